@@ -2,8 +2,37 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
+
+
+@contextmanager
+def writable_streams() -> Iterator[None]:
+    """Within it stdout and stderr take every line: what is said must not end what is computed.
+
+    Where there is none (a service, pythonw) or it is closed, nothing is written; letters that its encoding lacks become
+    escapes.
+    """
+    before = sys.stdout, sys.stderr
+    errors = [getattr(stream, "errors", None) for stream in before]
+    with open(os.devnull, "w", encoding="utf-8") as nothing:
+        sys.stdout, sys.stderr = (nothing if s is None or getattr(s, "closed", False) else s for s in before)
+        try:
+            _set_errors(before, ["backslashreplace"] * 2)
+            yield
+        finally:
+            sys.stdout, sys.stderr = before
+            _set_errors(before, errors)
+
+
+def _set_errors(streams: tuple[Any, ...], errors: list[str | None]) -> None:
+    for stream, how in zip(streams, errors, strict=True):
+        if hasattr(stream, "reconfigure") and how is not None and not stream.closed:
+            stream.reconfigure(errors=how)
 
 
 def one_line(text: object, limit: int = 300) -> str:

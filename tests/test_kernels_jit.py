@@ -84,7 +84,7 @@ def test_a_full_disk(compiled, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    call, folder = compiled
+    call, _ = compiled
     monkeypatch.setattr("numba.core.caching.IndexDataCacheFile._save_index", full)
     _, warned = call()
     assert len(warned) == 1 and "cannot be kept" in warned[0] and "No space left" in warned[0]

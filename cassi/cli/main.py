@@ -14,10 +14,12 @@ from typing import NoReturn
 from cassi.cli.examples import HELP
 from cassi.cli.options import Parser, parser_of
 from cassi.cli.shell import INTERRUPTED, guarded
+from cassi.errors import writable_streams
 
 COMMANDS = {name: what for name, (what, _) in HELP.items() if name != "refine"}
 
 
+@writable_streams()
 def main(argv: list[str] | None = None) -> int:
     """The console entry `cassi`; returns the exit code."""
     argv = sys.argv[1:] if argv is None else argv
@@ -48,6 +50,7 @@ def script(name: str) -> Callable[..., int]:
     return entry
 
 
+@writable_streams()
 def run(name: str, argv: list[str], prog: str) -> int:
     """Parse and run one subcommand; returns its exit code."""
     # Before torch is loaded: its idle threads sleep. Spinning, they take the cores from other programs and from ours.

@@ -87,9 +87,9 @@ def replacing(path: PathLike, overwrite: bool = False) -> Iterator[Path]:
 
 
 def write_text(path: PathLike, text: str, overwrite: bool = True) -> None:
-    """Write a text file, whole or not at all; see `replacing`."""
+    """Write a text file, whole or not at all; see `replacing`. What is no UTF-8, as file names may be, is escaped."""
     with replacing(path, overwrite) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def _remove(folder: Path) -> None:

@@ -124,7 +124,10 @@ def write_arrays(
 
 
 def plain_attributes(attributes: Attributes) -> dict[str, str | int | float | bool]:
-    """Attributes as numbers and text; None is omitted, anything else becomes JSON."""
+    """Attributes as numbers and text; None is omitted, anything else becomes JSON.
+
+    File names need not be UTF-8, but attributes must be: other bytes are escaped.
+    """
     plain: dict[str, str | int | float | bool] = {}
     for name, value in attributes.items():
         if value is None:
@@ -133,7 +136,7 @@ def plain_attributes(attributes: Attributes) -> dict[str, str | int | float | bo
             value = value.item()
         if not isinstance(value, str | int | float | bool):
             value = json.dumps(value, default=_jsonable)
-        plain[name] = value
+        plain[name] = value if not isinstance(value, str) else value.encode("utf-8", "backslashreplace").decode()
     return plain
 
 

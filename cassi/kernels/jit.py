@@ -5,6 +5,7 @@ another place): a kernel is compiled once for a machine, by whichever process ne
 or numba changes. Where no place can be written it is compiled in every process.
 """
 
+# mypy: disable-error-code="no-untyped-call"
 from __future__ import annotations
 
 import hashlib
@@ -43,7 +44,7 @@ def jit(function: Kernel, *, fastmath: frozenset[str] = FAST) -> Kernel:
     return kernel
 
 
-class _Checked(CompileResultCacheImpl):  # type: ignore[misc]
+class _Checked(CompileResultCacheImpl):
     """What numba keeps of a kernel, with its SHA-256: machine code of which a bit has changed is not run."""
 
     def get_filename_base(self, fullname: str, abiflags: str) -> str:
@@ -60,7 +61,7 @@ class _Checked(CompileResultCacheImpl):  # type: ignore[misc]
         return super().rebuild(target_context, pickle.loads(data))
 
 
-class _Cache(FunctionCache):  # type: ignore[misc]
+class _Cache(FunctionCache):
     """Numba's cache of compiled code, none of whose faults ends a run.
 
     Files that are damaged, belong to another user or do not fit on the disk: the kernel is compiled, and kept where it

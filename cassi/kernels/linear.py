@@ -109,7 +109,7 @@ def _is_wrapped(tensor: Tensor) -> bool:
 
 def _is_dual(tensor: Tensor) -> bool:
     """Whether it carries a derivative forwards."""
-    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None
+    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
 
 
 def linear_map(v: Tensor, function: Matrix, adjoint: Matrix) -> Tensor:

@@ -76,7 +76,7 @@ def write_report(
     if path.suffix.lower() not in (".html", ".htm"):
         raise OutputError(f"{path}: a report is a page, expected the suffix .html")
     check_place(path, overwrite)
-    page = make_page(data if isinstance(data, ReportData) else read_report(data)).encode()
+    page = make_page(data if isinstance(data, ReportData) else read_report(data)).encode(errors="backslashreplace")
     with replacing(path, overwrite) as temporary:
         temporary.write_bytes(page)
     return path

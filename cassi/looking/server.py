@@ -19,7 +19,7 @@ def make_server(data: ReportData, *, port: int = 0) -> ThreadingHTTPServer:
     Raises:
         InputError: the port cannot be had.
     """
-    page = make_page(data).encode()
+    page = make_page(data).encode(errors="backslashreplace")
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

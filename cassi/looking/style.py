@@ -67,6 +67,7 @@ _STYLE: Any = {
     "image.interpolation": "nearest",
     "figure.dpi": 100.0,
     "figure.titlesize": 11.0,
+    "text.parse_math": False,  # a name may hold dollars
 }
 # matplotlib's defaults under ours: whatever the user has set (TeX for all words, a notebook's backend) counts for none
 _SETTINGS = {name: value for name, value in rcParamsDefault.items() if name != "backend"} | _STYLE
@@ -79,8 +80,12 @@ LINE = 0.15  # of small words
 
 
 def write(figure: Figure, left: float, top: float, words: str, **how: Any) -> None:
-    """Words whose upper left corner is `left` and `top` inches from that of the page; `how` goes to `Figure.text`."""
+    """Words whose upper left corner is `left` and `top` inches from that of the page; `how` goes to `Figure.text`.
+
+    They may be names of files: what is no UTF-8 is escaped.
+    """
     width, height = figure.get_size_inches()
+    words = words.encode("utf-8", "backslashreplace").decode()
     figure.text(left / width, 1 - top / height, words, va="top", **how)
 
 

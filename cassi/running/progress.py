@@ -11,6 +11,7 @@ from itertools import accumulate
 from tqdm.auto import tqdm
 
 from cassi.choice.asked_for import Progress
+from cassi.errors import writable_streams
 
 CAMERA, TRIALS, FINAL, ERRORS, SIDE, TILES = (
     "find the camera", "trials", "final run", "error bars", "side picture", "tiles",
@@ -54,7 +55,7 @@ def shown(progress: bool | Progress, steps: Mapping[str, float]) -> Iterator[Pro
     if callable(progress):
         yield progress
     else:
-        with StepBar(steps, shown=progress) as bar:
+        with writable_streams(), StepBar(steps, shown=progress) as bar:
             yield bar
 
 

@@ -1,0 +1,67 @@
+"""What the machine brings: names that are no UTF-8, no console, an encoding that lacks letters."""
+
+import io
+import json
+import os
+import sys
+
+import h5py
+import pytest
+import torch
+
+import cassi
+from cassi.cli.main import main
+from cassi.errors import writable_streams
+from cassi.files.writing import plain_attributes
+from cassi.looking.overview import write_index
+
+QUICK = ("--solver", "gap-tv", "--iterations", "2")
+
+
+def test_names_that_are_no_utf8_reach_every_output(tmp_path, monkeypatch):
+    """And names that TeX would take for a formula. What the file says of its origin keeps the bytes as escapes."""
+    monkeypatch.chdir(tmp_path)
+    name, escaped = os.fsdecode(b"caf\xe9$x_$"), "caf\\udce9$x_$"
+    assert main(["simulate", "--size", "32x32", "--num-bands", "4", "--output", f"{name}.h5"]) == 0
+    assert main(["reconstruct", f"{name}.h5", *QUICK, "--report", f"{name}.html"]) == 0
+    assert main(["compare", f"{name}_cube.h5", "--figure", f"{name}.png"]) == 0
+    assert main(["reconstruct", f"{name}.h5", *QUICK, "--output", name, "--figures", "none"]) == 0
+    with h5py.File(f"{name}_cube.h5") as file:
+        assert file.attrs["input_name"] == f"{escaped}.h5"
+    assert f"{escaped}.h5" in (tmp_path / f"{name}.html").read_text("utf-8")
+    assert name in json.loads((tmp_path / name / "index.jsonl").read_text("utf-8")).values()
+    assert f"{escaped}_cube.h5" in write_index(name).read_text("utf-8")
+    assert len(list((tmp_path / f"{name}_figures").glob("*.png"))) >= 4
+    assert plain_attributes({"note": "Ω\udcff"}) == {"note": "Ω\\udcff"}
+
+
+@pytest.mark.parametrize("stream", [None, "closed", "ascii"])
+def test_without_a_console(tmp_path, monkeypatch, stream):
+    out, err = (io.TextIOWrapper(io.BytesIO(), "ascii") for _ in range(2))
+    if stream == "closed":
+        out.close(), err.close()
+    monkeypatch.setattr(sys, "stdout", out if stream else None)
+    monkeypatch.setattr(sys, "stderr", err if stream else None)
+    path = str(tmp_path / "Größe Ω.h5")
+    assert main(["simulate", "--size", "32x32", "--num-bands", "4", "--output", path]) == 0
+    assert main(["reconstruct", path, *QUICK, "--figures", "none"]) == 0
+    assert main(["reconstruct", f"{path}Ω"]) == 2
+    mask = torch.rand(16, 16, generator=torch.Generator().manual_seed(0))
+    y = cassi.CASSI.from_step(mask, 2, 4).forward(torch.ones(4, 16, 16))
+    cassi.reconstruct(y, mask, num_bands=4, solver="gap-tv", num_iters=2, progress=True)
+    assert main([]) == 0
+    assert os.path.exists(str(tmp_path / "Größe Ω_cube.h5"))
+    if stream == "ascii":
+        assert out.errors == err.errors == "strict"  # as they were
+        written = out.buffer.getvalue().decode("ascii"), err.buffer.getvalue().decode("ascii")
+        assert "Gr\\xf6\\xdfe \\u03a9_cube.h5" in written[0] and "all steps, 100% done" in written[1]
+    else:
+        assert (sys.stdout, sys.stderr) == ((out, err) if stream else (None, None))
+
+
+def test_streams_that_work_are_left_alone(capsys):
+    before = sys.stdout
+    with writable_streams():
+        assert sys.stdout is before
+        print("Ω")
+    assert capsys.readouterr().out == "Ω\n"
