@@ -7,7 +7,7 @@ from itertools import groupby
 import numpy as np
 import pytest
 import torch
-from scipy.ndimage import gaussian_filter
+from scipy.ndimage import gaussian_filter, rotate
 
 import cassi
 from cassi import CASSI, InputError, SidePicture
@@ -46,6 +46,21 @@ def test_a_color_picture_is_worth_decibels(snapshot):
     assert found.choice["side"]["used"]
     assert "The side picture was used: moved by" in found.explain()
     assert json.loads(json.dumps(found.choice))["side"]["pose"][0] == pytest.approx(1.5, abs=0.01)
+
+
+@pytest.mark.parametrize("shape", ["as it was", "with all of it"])
+def test_corners_without_data_carry_no_weight(snapshot, shape):
+    """A picture that was turned by 5 degrees has black corners; one that was blurred by it, too, is worth nothing."""
+    x, mask, y, alone = snapshot
+    settings = {"num_bands": 8, "wavelengths": WAVELENGTHS, "camera": "as-given", "quality": "fast"}
+    picture = side_photograph(x, torch.from_numpy(expected_response(3, WAVELENGTHS, 8)), pose=Similarity(2.0)).numpy()
+    turned = rotate(picture, 5, axes=(0, 1), reshape=shape == "with all of it", order=3)
+    found = cassi.reconstruct(y, mask, side=SidePicture(turned.clip(0)), **settings)
+    assert found.choice["side"]["used"] and found.choice["side"]["pose"][1] == pytest.approx(-5, abs=0.2)
+    assert psnr(found.cube.clamp(0, 1), x) > psnr(alone.cube.clamp(0, 1), x) + 2
+    blurred = SidePicture(gaussian_filter(turned.clip(0), (2, 2, 0)))
+    found = cassi.reconstruct(y, mask, side=blurred, **settings)
+    assert not found.choice["side"]["used"] and "held-out detector pixels are predicted" in found.explain()
 
 
 def test_what_the_monitor_has_stopped_looks_at_no_picture(snapshot):

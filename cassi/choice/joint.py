@@ -30,10 +30,6 @@ POWER = 0.5  # p
 FLOOR = 0.02  # added to s_mean, relative to its mean: dark pixels keep a color
 TRIAL_ITERS = 80
 JUDGED_ITERS = 160  # more, before held-out pixels judge: the joint problem fits the detector's slower
-# A photograph is left out where the held-out error rises by more than this share. It is a coarse sieve, behind that of
-# the registration: with cubes that are 7 dB better the detector may be predicted 21 % worse, as the joint problem
-# settles slowly and an adapted response is never quite right; a picture 2 pixels out of place doubles a clean error.
-HARM = 0.25
 ALONE = 200  # iterations of total variation from the snapshot alone
 DENOISED = NonLocal(0.5, 16), NonLocal(0.25, 16)  # on two windows 0.4 and 0.1 dB better than one of 24 matched every 8
 # The final run from there, by quality: total variation, and the chains that may follow it.

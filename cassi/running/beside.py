@@ -6,12 +6,14 @@ from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 import torch
+from scipy import ndimage
 from torch import Tensor
 
 from cassi.calibration.side_registration import FITS, NOT_SEEN, register, sharpened
 from cassi.calibration.side_response import fitted_gain, fitted_response, fitted_tone, misfit, noise_of
 from cassi.choice.held_out import Split
-from cassi.choice.joint import HARM, Photograph, finished, first_cube, gone_on, tried
+from cassi.choice.joint import Photograph, finished, first_cube, gone_on, tried
+from cassi.choice.judge import POOR_FIT, accepts
 from cassi.choice.outcome import Outcome, SideEvidence
 from cassi.choice.plan import Method, Run
 from cassi.errors import InputError
@@ -21,13 +23,11 @@ from cassi.optics.similarity import Similarity
 from cassi.running.preparing import Scene
 
 DOUBT, TONE_DOUBT = 0.03, 0.1  # of a `Photograph` whose values are stated or of a usual coding, or fitted
-TONE_HARM = 0.12  # HARM where they are fitted
 # Most that may be left of a photograph, see `misfit`: 0.14 and less of 30 that helped, 0.24 and more where it harmed.
-# Of scenes of which the snapshot alone tells little more is left, whatever tone curve its values are taken through.
-# Right values: the best curve leaves 0.84 of it and more. Wrong ones: 0.2 to 0.44 on two scenes; on `beads` 0.83 to
-# 0.97 in places, where the held-out pixels alone can tell.
-AGREES, AGREES_AT_ALL, NO_BETTER = 0.2, 0.3, 0.8
-TONE = 0.85  # a fitted tone curve has to leave less than this share of what the better of the two usual codings leaves
+# Up to `POOR_FIT` may be left where the snapshot alone shows little of the scene, if no tone curve does clearly better.
+MAX_REST = 0.2
+BLENDED = 2  # pixels at the edge of corners without data into which these are interpolated
+TONE_GAIN = 0.8  # a fitted tone curve does if it leaves less than this share of what the values as they are leave
 
 
 def check_side(side: SidePicture, task: Scene, method: Method, run: Run) -> None:
@@ -76,9 +76,8 @@ def solve_beside(
     best = gone_on(tried(split, problem.variance, placed.photograph, first.cube, bands), split)
     where = _in_words(placed)
     evidence = replace(evidence, joint_error=best.error, pose=astuple(placed.pose))
-    harm = HARM if placed.photograph.doubt <= DOUBT else TONE_HARM
     told = f"with it held-out detector pixels are predicted to {best.error:.2%}, without to {error:.2%}"
-    if not best.error <= (1 + harm) * error:
+    if not accepts(split.verdict(best.cube), split.verdict(cube)):
         said = f"The side picture was left out: {told} ({where})."
         return replace(alone, side=replace(evidence, message=said))
     result, stages, begun = finished(best, quality, run)
@@ -95,7 +94,7 @@ class _Placed:
     """A side picture in place: itself (K, h, w), linear, brightest value 1, and the same on the scene's grid."""
 
     picture: Tensor
-    clipped: Tensor  # (1, h, w), 1 where saturated
+    clipped: Tensor  # (1, h, w), 1 where saturated or without data
     values: str  # what they were taken to be, empty where that was stated
     fixed: bool  # its response is known but for a gain
     pose: Similarity
@@ -109,6 +108,8 @@ def _registered(side: SidePicture, A: Camera, y: Tensor, cube: Tensor, wavelengt
     p = torch.from_numpy(np.ascontiguousarray(np.atleast_3d(side.picture).transpose(2, 0, 1)).astype(np.float64))
     clipped = torch.zeros_like(p[:1]) if side.clip is None else (p >= side.clip).any(0, keepdim=True).to(p)
     p = (p / (p.max() if side.clip is None else side.clip)).clamp(min=0)  # display values mean something below 1 only
+    p, blank = _without_blank_corners(p)
+    clipped = torch.maximum(clipped, blank.to(p))
     fixed = side.response is not None
     curves = expected_response(len(p), wavelengths, A.cube_shape[0]) if side.response is None else side.response
     R = torch.as_tensor(curves, dtype=cube.dtype, device=cube.device)
@@ -122,7 +123,7 @@ def _registered(side: SidePicture, A: Camera, y: Tensor, cube: Tensor, wavelengt
         return place(p if side.linear else _decoded(p), "")
     tried = (place(p, "as linear"), place(_decoded(p), "as coded for a display"))
     best = min(tried, key=lambda one: one.rest)
-    limit = TONE * best.rest
+    limit = TONE_GAIN * best.rest
     for _ in range(2):  # once more in the place that is found with the curve
         picture = _toned(p, best, cube)
         if not _on_grid(picture, clipped, best.pose, cube, R, fixed, TONE_DOUBT)[1] < limit:
@@ -131,13 +132,28 @@ def _registered(side: SidePicture, A: Camera, y: Tensor, cube: Tensor, wavelengt
     return best
 
 
+def _without_blank_corners(p: Tensor) -> tuple[Tensor, Tensor]:
+    """A picture (K, h, w) whose corners without data go on as at their edge, and where these are, (h, w) bool.
+
+    A picture that was turned or straightened has corners that are 0 in all channels; blended pixels are at their edge.
+    """
+    labels, _ = ndimage.label((p == 0).all(0).numpy())
+    corners = labels[[0, 0, -1, -1], [0, -1, 0, -1]]
+    blank = np.isin(labels, corners[corners > 0])
+    if not blank.any() or blank.all():
+        return p, torch.zeros(p.shape[1:], dtype=torch.bool)
+    blank = ndimage.binary_dilation(blank, iterations=BLENDED)
+    nearest = ndimage.distance_transform_edt(blank, return_distances=False, return_indices=True)
+    return p[:, nearest[0], nearest[1]], torch.from_numpy(blank)
+
+
 def _agrees(placed: _Placed, cube: Tensor) -> bool:
     """Whether what is left of the picture is little, or no tone curve would leave clearly less."""
-    if placed.rest <= AGREES or placed.rest > AGREES_AT_ALL:
-        return placed.rest <= AGREES
+    if placed.rest <= MAX_REST or placed.rest > POOR_FIT:
+        return placed.rest <= MAX_REST
     toned, R = _toned(placed.picture, placed, cube), placed.photograph.R
     _, rest = _on_grid(toned, placed.clipped, placed.pose, cube, R, placed.fixed, TONE_DOUBT)
-    return rest >= NO_BETTER * placed.rest
+    return rest >= TONE_GAIN * placed.rest
 
 
 def _toned(p: Tensor, placed: _Placed, cube: Tensor) -> Tensor:
