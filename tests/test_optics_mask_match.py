@@ -53,7 +53,7 @@ def test_of_a_few_pixels_nothing_is_claimed(shape):
     y, other = random.random((shape[0], shape[1] + 2)), (random.random(shape) > 0.5).astype(float)
     found = check_mask(y, other, (0, 1, 2))
     assert found.matches
-    assert "too few to tell" in found.verdict
+    assert "too few to decide" in found.verdict
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def test_a_mask_between_pixels_is_looked_for_before_bands_are_called_wrong(tmp_p
     words = ["reconstruct", str(raw), "--num-bands", "8", "--solver", "gap-tv", "--iterations", "3"]
     assert main([*words, "--figures", "none"]) == 0
     said, told = capsys.readouterr()
-    assert "by part of a pixel, or the number of bands is wrong, which looks alike" in said
+    assert "by a fraction of a pixel, or the number of bands is wrong, which looks alike" in said
     assert "the camera is looked for" in said and "as found, the mask fits" in said and "bands is wrong" not in told
     assert main([*words, "--figures", "none", "--overwrite", "--camera", "as-given"]) == 0
     assert "number of bands is wrong" in capsys.readouterr().err

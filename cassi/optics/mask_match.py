@@ -1,4 +1,4 @@
-"""Does this mask belong to this measurement? Told from the two alone, before any reconstruction.
+"""Does this mask belong to this measurement? Decided from the two alone, before any reconstruction.
 
 A coded-aperture snapshot is a sum of displaced copies of the mask, each dimmed by the scene. Sharp detail of the
 snapshot must therefore correlate with the mask at the displacements d_c of the bands, and at no others. The score of
@@ -6,7 +6,7 @@ a hypothesis is the multiple correlation coefficient of y with the C displaced m
 
     R^2 = c' (M + e I)^-1 c,    c_b = <y, m_b(. - d_b)>,    M_bc = <m_b(. - d_b), m_c(. - d_c)>
 
-of unit-norm y and m. What chance gives is measured, not assumed: the same score with the mask displaced by many rows.
+of unit-norm y and m. The level of chance is measured: the same score with the mask displaced by many rows.
 """
 
 import math
@@ -20,29 +20,29 @@ from cassi.optics.geometry import cosines
 from cassi.optics.measurement import MaskCheck, MaskKind, Measurement, without_scene
 from cassi.optics.psf import local_mean
 
-HIGH_PASS = 2.0  # [pixel] Gaussian; the detail of a mask, not that of the scene
-CONTRAST_RADIUS = 8.0  # [pixel] over which the contrast of the measurement is evened out
-RIDGE = 0.02  # e in R^2: masks of neighboring bands overlap, and noise must not be amplified
+HIGH_PASS = 2.0  # Gaussian width: keeps the detail of a mask, not that of the scene [pixel]
+CONTRAST_RADIUS = 8.0  # over which the contrast of the measurement is normalized [pixel]
+RIDGE = 0.02  # e in R^2; masks of neighboring bands overlap, and it limits the amplification of noise
 NUM_NULLS = 16
-REACH = 12  # [pixel] up to which a displaced mask is looked for
-MATCH = 2.0  # a match scores at least this many times what chance gives
-ENOUGH = 0.9  # the coarsest step that explains this share of what step 1 does is taken for the true one
-BESIDE = 0.2, 0.1  # the camera's is wrong if its share is what the true one would leave it, or so much below or above
-SMOOTH = 6  # cosines over the bands that a spectrum is made of
-ALL = 0.98  # a camera's step finer than the true one is wrong if that explains so much (real dispersion is continuous)
-MISPLACED = 1.4  # a displaced mask must score this many times better: bands of the edge change it a little
-FLAT = 1e-6  # detail below this share of the values is rounding
+MAX_DISPLACEMENT = 12  # of a mask that is searched for [pixel]
+MATCH = 2.0  # a match scores at least this many times the level of chance
+COARSER_SHARE = 0.9  # the coarsest step that explains this share of the R^2 of step 1 is considered the true one
+TOLERANCE = 0.2, 0.1  # the given step is wrong if its share is that expected beside the true one, minus or plus these
+SMOOTH = 6  # cosines over the bands of a smooth spectrum
+FINER_SHARE = 0.98  # a step finer than the true one is wrong if that explains this share; real dispersion is smooth
+DISPLACED_RATIO = 1.4  # a displaced mask must score this many times better, as bands at the edge change it slightly
+FLAT = 1e-6  # relative detail below which it is rounding
 MAX_ROWS = 256  # of masks per band, for memory
-FEWEST_PIXELS = 1024  # of the mask; below, a true match may well look like chance
+MIN_PIXELS = 1024  # of the mask; with fewer, a true match can look like chance
 
 
 def compared(m: Measurement) -> MaskCheck:
-    """The comparison with its mask, which the measurement may hold; what stands at bad pixels does not count."""
+    """The comparison with the mask, if not yet made; values of bad pixels do not count."""
     return m.check or check_masks(replace(m, y=np.nan_to_num(m.y, posinf=0.0, neginf=0.0)))
 
 
 def check_masks(m: Measurement) -> MaskCheck:
-    """`check_mask` of a measurement, of several shots each with its own mask: the first that does not fit counts."""
+    """`check_mask` for a measurement; for several shots, the kind of the first mask that does not fit."""
     if nothing := without_scene(m):
         return MaskCheck("no scene", nothing, {"as given": 0.0}, 0.0)
     checks = [check_mask(one.y, one.mask, one.shifts, bad_pixels=one.bad_pixels) for one in m.each_shot]
@@ -58,7 +58,7 @@ def check_masks(m: Measurement) -> MaskCheck:
     return MaskCheck("fits", f"the masks fit their shots ({by_chance})", scores, chance)
 
 
-# Flips and turns of the mask, (transposed, rows, columns); the transposed ones only where it is square.
+# Flips and rotations of the mask, (transposed, rows, columns); transposed ones only if it is square.
 TURNS: dict[str, tuple[bool, int, int]] = {
     "flipped left-right": (False, 1, -1),
     "flipped up-down": (False, -1, 1),
@@ -75,22 +75,22 @@ def check_mask(
 ) -> MaskCheck:
     """Compare a measurement with a mask, with its flips, transposes and displacements, and with other band counts.
 
-    The direction of the dispersion is compared where the shifts are unequal or each band has its own mask: of one mask
-    with equal steps, bands to the right and to the left lie at the same columns.
+    The direction of the dispersion is compared if the shifts are unequal or each band has its own mask: with one mask
+    and equal steps, bands in both directions are displaced by the same columns.
 
     Args:
-        y: measurement (H, W') or (N, H, W'), any unit; of a stack the mean is taken.
+        y: measurement (H, W') or (N, H, W'), any unit; for a stack the mean is used.
         mask: (H, W) or (C, H, W), >= 0.
         shifts: displacement d_c of each band [pixel], integers or floats.
-        bad_pixels: bool (H, W'), pixels to leave out.
+        bad_pixels: bool (H, W'), pixels to exclude.
 
     Raises:
-        ValueError: ranks or sizes that do not fit each other, or values that are not finite.
+        ValueError: inconsistent ranks or sizes, or values that are not finite.
     """
     y, mask, lags = _validated(y, mask, shifts)
     detail, masks = _measurement_detail(y, bad_pixels), _mask_detail(mask)
     height, columns = masks.shape[1:]
-    width = detail.shape[1] + columns + 2 * REACH
+    width = detail.shape[1] + columns + 2 * MAX_DISPLACEMENT
     spectrum = np.fft.rfft(detail, width).astype(np.complex64)
     given = _Masks(masks, width)
 
@@ -100,28 +100,28 @@ def check_mask(
         scores["dispersion reversed"] = given.score(spectrum, reverse)
     for name, (transpose, up, left) in TURNS.items():
         if height == columns or not transpose:
-            turned = np.swapaxes(masks, 1, 2) if transpose else masks
-            scores[name] = _Masks(turned[:, ::up, ::left], width).score(spectrum, lags)
-    # displaced by so many rows that no match is left
-    first = min(REACH + 1, max(1, height // 4))
-    nowhere = {int(rows) for rows in np.linspace(first, height - first, NUM_NULLS)} - {0}
-    chance = max(given.score(spectrum, lags, rows) for rows in nowhere)
-    displacement, displaced = _best_displacement(given, spectrum, lags)
+            oriented = np.swapaxes(masks, 1, 2) if transpose else masks
+            scores[name] = _Masks(oriented[:, ::up, ::left], width).score(spectrum, lags)
+    # displaced by many rows, so that no match is left
+    first = min(MAX_DISPLACEMENT + 1, max(1, height // 4))
+    far = {int(rows) for rows in np.linspace(first, height - first, NUM_NULLS)} - {0}
+    chance = max(given.score(spectrum, lags, rows) for rows in far)
+    displacement, score = _best_displacement(given, spectrum, lags)
     if displacement != (0, 0):
-        scores[f"displaced by {displacement[0]} rows, {displacement[1]} columns"] = displaced
-    steps = _steps(given, spectrum, round(float(lags.max()))) if mask.ndim == 2 else ()
+        scores[f"displaced by {displacement[0]} rows, {displacement[1]} columns"] = score
+    steps = _explained_by_steps(given, spectrum, round(float(lags.max()))) if mask.ndim == 2 else ()
     correlation = f"correlation {scores['as given']:.3f}, {chance:.3f} by chance"
-    good = f"the mask fits the measurement ({correlation})"
-    kind, verdict = _verdict(scores, chance, displacement, _step_verdict(given, spectrum, lags, steps, good))
-    # the best fit takes light away where the mask is open: the bands' weights sum to less than 0
+    fit = f"the mask fits the measurement ({correlation})"
+    kind, verdict = _verdict(scores, chance, displacement, _step_verdict(given, spectrum, lags, steps, fit))
+    # the best fit removes light where the mask is open: the weights of the bands sum to less than 0
     if kind == "fits" and np.linalg.solve(given.ridged(lags), given.correlations(spectrum, lags)).sum() < 0:
         kind = "inverted"
         verdict = (
             "inverted mask or snapshot: the mask fits where it is closed instead of open "
-            f"({correlation}); give 1 - mask, or the largest value less y"
+            f"({correlation}); give 1 - mask, or the largest value minus y"
         )
-    if kind != "fits" and masks[0].size < FEWEST_PIXELS and max(scores.values()) > 0:
-        kind, verdict = "too small", f"{height} x {columns} pixels are too few to tell whether the mask fits"
+    if kind != "fits" and masks[0].size < MIN_PIXELS and max(scores.values()) > 0:
+        kind, verdict = "too small", f"{height} x {columns} pixels are too few to decide whether the mask fits"
     turn = max(TURNS.keys() & scores.keys(), key=lambda name: scores[name]) if kind == "turned" else None
     return MaskCheck(kind, verdict, scores, chance, displacement, turn)
 
@@ -143,37 +143,37 @@ def _validated(y: np.ndarray, mask: np.ndarray, shifts: Sequence[float]) -> tupl
 
 
 def _measurement_detail(y: np.ndarray, bad_pixels: np.ndarray | None) -> np.ndarray:
-    """Detail at even contrast, of unit norm: bright edges of the scene must not outweigh the mask."""
+    """Detail of normalized contrast and unit norm: bright edges of the scene must not outweigh the mask."""
     good = np.ones(y.shape) if bad_pixels is None else (~np.asarray(bad_pixels, dtype=bool)).astype(float)
     detail = (y - local_mean(y, good, HIGH_PASS)) * good
     if np.abs(detail).max() <= FLAT * np.abs(y * good).max():
-        return np.zeros_like(detail)  # rounding must not be taken for detail
+        return np.zeros_like(detail)  # rounding is not detail
     contrast = np.sqrt(gaussian_filter(detail**2, CONTRAST_RADIUS))
     detail = np.clip(detail / (contrast + 0.05 * contrast.mean() + np.finfo(float).tiny), -3, 3)
-    return _unit(detail - detail.mean())
+    return _normalize(detail - detail.mean())
 
 
 def _mask_detail(mask: np.ndarray) -> np.ndarray:
-    """Detail of the masks (1 or C, H, W), of unit norm each."""
-    found = []
+    """Detail of the masks (1 or C, H, W), each of unit norm."""
+    details = []
     for m in mask[None] if mask.ndim == 2 else mask:
         d = m - gaussian_filter(m, HIGH_PASS)
-        found.append(_unit((d - d.mean()) * (np.abs(d).max() > FLAT * np.abs(m).max())))
-    return np.stack(found)
+        details.append(_normalize((d - d.mean()) * (np.abs(d).max() > FLAT * np.abs(m).max())))
+    return np.stack(details)
 
 
-def _unit(values: np.ndarray) -> np.ndarray:
+def _normalize(values: np.ndarray) -> np.ndarray:
     return values / max(float(np.linalg.norm(values)), np.finfo(float).tiny)
 
 
 class _Masks:
-    """The (conjugate) row spectra of one mask or one per band: a displacement by d columns is a phase in them."""
+    """The conjugate row spectra of one mask or one per band, in which a displacement by columns is a phase."""
 
     def __init__(self, masks: np.ndarray, width: int) -> None:
         self.thin = max(1, masks.shape[1] // MAX_ROWS) if len(masks) > 1 else 1
         self.spectra = np.fft.rfft(masks[:, :: self.thin], width).conj().astype(np.complex64)
         self.frequency = np.fft.rfftfreq(width)
-        # each frequency but the first and the last of an even width stands for its conjugate too
+        # each frequency also represents its conjugate, except the first and, for an even width, the last
         once = (self.frequency == 0) | (self.frequency == 0.5)
         self.weight = np.where(once, 1.0, 2.0) / width
         rows = np.ascontiguousarray(self.spectra.transpose(2, 0, 1))  # (F, C, H)
@@ -183,9 +183,9 @@ class _Masks:
     def correlations(
         self, spectrum: np.ndarray, lags: np.ndarray, rows: int = 0, columns: Sequence[int] = (0,)
     ) -> np.ndarray:
-        """c_b = <y, m_b(. - d_b)>, (C, K), with the masks displaced by `rows` (in a circle) and by K columns."""
-        turned = np.roll(spectrum, -rows, axis=0)[:: self.thin]
-        cross = np.einsum("hf,bhf->bf", turned, self.spectra) * self.weight
+        """c_b = <y, m_b(. - d_b)>, (C, K), with the masks displaced cyclically by `rows` and by K columns."""
+        rolled = np.roll(spectrum, -rows, axis=0)[:: self.thin]
+        cross = np.einsum("hf,bhf->bf", rolled, self.spectra) * self.weight
         phase = np.exp(2j * np.pi * lags[:, None] * self.frequency)
         across = np.exp(2j * np.pi * np.asarray(columns)[:, None] * self.frequency)
         return np.real((cross * phase) @ across.T)
@@ -198,7 +198,7 @@ class _Masks:
         return np.real(np.einsum("bf,fbc,cf->bc", phase, self.power, phase.conj()))
 
     def ridged(self, lags: np.ndarray) -> np.ndarray:
-        """M + e I, computed once: it does not depend on where the mask lies."""
+        """M + e I, computed once, as it is independent of the position of the mask."""
         key = tuple(lags)
         if key not in self.ridged_grams:
             gram = self.gram(lags)
@@ -218,21 +218,21 @@ class _Masks:
 
 
 def _best_displacement(given: _Masks, spectrum: np.ndarray, lags: np.ndarray) -> tuple[tuple[int, int], float]:
-    """The displacement (rows, columns) of the mask within REACH for which R is largest, and that R."""
-    reach = min(REACH, max(1, spectrum.shape[0] // 8))
-    # In place first: equal scores do not displace.
+    """The displacement (rows, columns) of the mask with the largest R, and that R."""
+    reach = min(MAX_DISPLACEMENT, max(1, spectrum.shape[0] // 8))
+    # the given position first: equal scores do not displace
     steps = sorted(range(-reach, reach + 1), key=abs)
-    best, where = -1.0, (0, 0)
+    best, position = -1.0, (0, 0)
     for row in steps:
         explained = given.explained(spectrum, lags, row, steps)
         k = int(explained.argmax())
         if explained[k] > best * (1 + 1e-9):
-            best, where = float(explained[k]), (row, steps[k])
-    return where, math.sqrt(best)
+            best, position = float(explained[k]), (row, steps[k])
+    return position, math.sqrt(best)
 
 
-def _steps(given: _Masks, spectrum: np.ndarray, span: int) -> tuple[tuple[int, int, float], ...]:
-    """(bands, step, share of the R^2 of step 1) for every step that divides the span, the finest first."""
+def _explained_by_steps(given: _Masks, spectrum: np.ndarray, span: int) -> tuple[tuple[int, int, float], ...]:
+    """(bands, step, share of the R^2 of step 1) for every step that divides the span, finest first."""
     steps = [step for step in range(1, span + 1) if span % step == 0]
     explained = [given.explained(spectrum, np.arange(0, span + 1, step, dtype=float))[0] for step in steps]
     full = max([*explained[:1], np.finfo(float).tiny])
@@ -240,7 +240,7 @@ def _steps(given: _Masks, spectrum: np.ndarray, span: int) -> tuple[tuple[int, i
 
 
 def _verdict(
-    scores: Mapping[str, float], chance: float, displacement: tuple[int, int], of_steps: tuple[MaskKind, str]
+    scores: Mapping[str, float], chance: float, displacement: tuple[int, int], step_verdict: tuple[MaskKind, str]
 ) -> tuple[MaskKind, str]:
     given = scores["as given"]
     best = max(scores, key=lambda name: scores[name])
@@ -248,69 +248,70 @@ def _verdict(
         return "no detail", "nothing to compare: the measurement or the mask has no detail"
     if scores[best] < MATCH * chance:
         values = f"{given:.3f} as given, {scores[best]:.3f} at best, {chance:.3f} by chance"
-        return "wrong mask", f"wrong mask: no orientation of it correlates with the measurement ({values})"
+        return "wrong mask", f"wrong mask: no orientation of the mask correlates with the measurement ({values})"
     if best.startswith("displaced"):
-        # a comb of the wrong pitch fits a little better beside its place
-        comb = displacement[0] == 0 and of_steps[0] != "fits"
-        if not comb and (given < MATCH * chance or scores[best] > MISPLACED * given):
+        # a comb of the wrong pitch fits slightly better when displaced
+        comb = displacement[0] == 0 and step_verdict[0] != "fits"
+        if not comb and (given < MATCH * chance or scores[best] > DISPLACED_RATIO * given):
             rows, columns = displacement
-            place = f"{rows:+d} rows (down) and {columns:+d} columns (right)"
+            position = f"{rows:+d} rows (down) and {columns:+d} columns (right)"
             scored = f"{scores[best]:.3f}, {given:.3f} in place"
-            return "displaced", f"displaced mask: it fits when moved by {place}: {scored}"
+            return "displaced", f"displaced mask: it fits when moved by {position}: {scored}"
     elif best != "as given" and scores[best] > 1.5 * given:
         kind: MaskKind = "turned" if best in TURNS else "reversed"
         what = "flipped or turned mask" if best in TURNS else "wrong direction"
         return kind, f"{what}: it fits when {best} ({scores[best]:.3f}, {given:.3f} as given, {chance:.3f} by chance)"
-    return of_steps
+    return step_verdict
 
 
 def _step_verdict(
-    given: _Masks, spectrum: np.ndarray, lags: np.ndarray, steps: tuple[tuple[int, int, float], ...], good: str
+    given: _Masks, spectrum: np.ndarray, lags: np.ndarray, steps: tuple[tuple[int, int, float], ...], fit: str
 ) -> tuple[MaskKind, str]:
-    """Whether the camera's step is not clearly another one, and what to say."""
+    """Whether another step clearly fits better than that of the camera; kind and sentence."""
     differences = np.diff(np.sort(lags))
     own = next((share for _, step, share in steps if differences.size and np.allclose(differences, step)), None)
     if len(steps) < 2 or own is None:
-        return "fits", good
+        return "fits", fit
     step = round(float(differences[0]))
-    # the coarsest step that explains about all is taken for the true one
-    bands, coarsest, share = max((s for s in steps if s[2] >= ENOUGH), key=lambda s: s[1], default=steps[0])
-    if own < ENOUGH and _other_bands(given, spectrum, lags, coarsest, own):
+    # the coarsest step that explains nearly everything is considered the true one
+    bands, coarsest, share = max((s for s in steps if s[2] >= COARSER_SHARE), key=lambda s: s[1], default=steps[0])
+    if own < COARSER_SHARE and _other_bands(given, spectrum, lags, coarsest, own):
         return "bands or blur", (
-            "the mask is blurred or displaced by part of a pixel, or the number of bands is wrong, which looks alike: "
+            "the mask is blurred or displaced by a fraction of a pixel, or the number of bands is wrong, which looks "
+            "alike: "
             f"{lags.size} bands with step {step} explain {own:.0%} of what the mask can, {bands} bands with step "
             f"{coarsest} explain {share:.0%}"
         )
-    if own >= ENOUGH and coarsest > step and share >= ALL:
+    if own >= COARSER_SHARE and coarsest > step and share >= FINER_SHARE:
         return "bands", (
             f"wrong number of bands: {bands} bands with step {coarsest} explain all that {lags.size} bands with step "
             f"{step} do ({share:.1%})"
         )
-    return "fits", good
+    return "fits", fit
 
 
 def _other_bands(given: _Masks, spectrum: np.ndarray, lags: np.ndarray, step: int, share: float) -> bool:
-    """Whether bands of this step are what the camera's lags, which explain so much of all, leave unexplained.
+    """Whether bands of this step account for what the lags of the camera, with this share of R^2, leave unexplained.
 
-    More bands also explain more where the mask is sharper than the one given, blurred or a little displaced, with
-    weights that go up and down from column to column; those of true bands are smooth. With smooth weights true bands
-    explain more than the camera's do, and of what they explain the camera's lags explain the share that was seen.
+    More bands also explain more if the true mask is sharper than the given one, or slightly displaced, but then with
+    weights that oscillate from column to column; those of true bands are smooth. True bands explain more with smooth
+    weights than those of the camera, whose share of that is the observed one.
     """
     finest, own = np.arange(0, round(float(lags.max())) + 1, dtype=float), np.rint(lags).astype(int)
     true = np.arange(0, len(finest), step)
     M, ridged = given.gram(finest), given.ridged(finest)
 
-    def explained(c: np.ndarray, some: np.ndarray, B: np.ndarray) -> float:
-        """R^2 of weights B^T z at some of the columns."""
-        c = B @ c[some]
-        return float(c @ np.linalg.solve(B @ ridged[np.ix_(some, some)] @ B.T, c))
+    def explained(c: np.ndarray, subset: np.ndarray, B: np.ndarray) -> float:
+        """R^2 of weights B^T z at a subset of the columns."""
+        c = B @ c[subset]
+        return float(c @ np.linalg.solve(B @ ridged[np.ix_(subset, subset)] @ B.T, c))
 
     c, B = given.correlations(spectrum, finest)[:, 0], cosines(len(true), SMOOTH)
     if explained(c, true, B) <= explained(c, own, cosines(len(own), SMOOTH)):
         return False
     weights = np.linalg.solve(given.ridged(finest[true]), c[true])
-    seen = M[:, true] @ B.T @ np.linalg.lstsq(B.T, weights, rcond=None)[0]  # c of a snapshot with smooth weights
-    everything = explained(seen, np.arange(len(M)), np.eye(len(M)))
-    expected = explained(seen, own, np.eye(len(own))) / max(everything, np.finfo(float).tiny)
-    below, above = BESIDE
+    smooth = M[:, true] @ B.T @ np.linalg.lstsq(B.T, weights, rcond=None)[0]  # c of a snapshot with smooth weights
+    total = explained(smooth, np.arange(len(M)), np.eye(len(M)))
+    expected = explained(smooth, own, np.eye(len(own))) / max(total, np.finfo(float).tiny)
+    below, above = TOLERANCE
     return expected - below <= share <= expected + above
