@@ -87,7 +87,7 @@ def test_a_full_disk(compiled, monkeypatch):
     call, _ = compiled
     monkeypatch.setattr("numba.core.caching.IndexDataCacheFile._save_index", full)
     _, warned = call()
-    assert len(warned) == 1 and "cannot be kept" in warned[0] and "No space left" in warned[0]
+    assert len(warned) == 1 and "cannot be saved" in warned[0] and "No space left" in warned[0]
 
 
 def test_no_folder_at_all(compiled, monkeypatch):

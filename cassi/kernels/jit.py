@@ -1,8 +1,8 @@
-"""How the CPU kernels are compiled, the same for all of them, where compiled code is kept, and tensors as arrays.
+"""Common settings for compiling CPU kernels, the cache of compiled code, and tensors as arrays.
 
-Compiled code is kept beside the source, or in the user's cache where that cannot be written (`NUMBA_CACHE_DIR` names
-another place): a kernel is compiled once for a machine, by whichever process needs it first, and anew when its file
-or numba changes. Where no place can be written it is compiled in every process.
+Compiled code is stored beside the source, or in the user's cache if that cannot be written (`NUMBA_CACHE_DIR` names
+another folder): a kernel is compiled once per machine, by the first process that needs it, and again when its file or
+numba changes. If no folder can be written, every process compiles.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -27,25 +27,25 @@ from cassi.errors import one_line
 Array = np.ndarray
 Kernel = Callable[..., Any]
 
-# NaN and Inf must come through, so that a solver can name the iteration that diverged: no nnan, ninf or afn
+# NaN and Inf must be preserved, so that a solver can name the iteration that diverged: no nnan, ninf or afn
 FAST = frozenset({"nsz", "contract", "reassoc"})
 _settings = partial(numba.njit, nogil=True, error_model="numpy")
-# a call for a row costs as much as its arithmetic; the longer loops, inlined, are no longer vectorised
+# for short loops: a call per row costs as much as its arithmetic; longer loops, if inlined, are not vectorized
 inline: Callable[[Kernel], Kernel] = _settings(inline="always", fastmath=set(FAST))
-_WARNED: list[str] = []  # once a process is enough
+_WARNED: list[str] = []  # one warning per process is enough
 
 
 def jit(function: Kernel, *, fastmath: frozenset[str] = FAST) -> Kernel:
-    """Compile a function when it is first called, for the types it is called with; without the interpreter's lock."""
+    """Compile a function at its first call, for the types of its arguments; it releases the interpreter lock."""
     compiled: Any = _settings(fastmath=set(fastmath))(function)
-    with suppress(RuntimeError, OSError):  # there is no folder that compiled code could be kept in
+    with suppress(RuntimeError, OSError):  # no folder for compiled code can be written
         compiled._cache = _Cache(function)
     kernel: Kernel = compiled
     return kernel
 
 
 class _Checked(CompileResultCacheImpl):
-    """What numba keeps of a kernel, with its SHA-256: machine code of which a bit has changed is not run."""
+    """The cache entry of a kernel with its SHA-256, so that damaged machine code is not run."""
 
     def get_filename_base(self, fullname: str, abiflags: str) -> str:
         return f"{super().get_filename_base(fullname, abiflags)}.sha256"
@@ -62,47 +62,46 @@ class _Checked(CompileResultCacheImpl):
 
 
 class _Cache(FunctionCache):
-    """Numba's cache of compiled code, none of whose faults ends a run.
+    """The numba cache, whose failures never end a run.
 
-    Files that are damaged, belong to another user or do not fit on the disk: the kernel is compiled, and kept where it
-    can be.
+    If its files are damaged, belong to another user or do not fit on the disk, the kernel is compiled.
     """
 
     _impl_class = _Checked
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The compiled code, or None; files that cannot be read are replaced when the kernel is kept."""
-        with self._excused("read"):
+        """The compiled code, or None; unreadable files are replaced when the kernel is saved."""
+        with self._warn_only("read"):
             return super().load_overload(sig, target_context)
         with suppress(Exception):
             self.flush()
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep the compiled code."""
-        with self._excused("kept"):
+        """Save the compiled code."""
+        with self._warn_only("saved"):
             super().save_overload(sig, data)
 
     @contextmanager
-    def _excused(self, done: str) -> Iterator[None]:
+    def _warn_only(self, done: str) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # unpickling what is damaged raises anything
+        except Exception as error:  # unpickling damaged data can raise anything
             if not _WARNED:
                 _WARNED.append(done)
                 warnings.warn(
                     f"compiled kernels cannot be {done} in {self.cache_path} ({type(error).__name__}: "
-                    f"{one_line(error, 100)}): they are compiled anew, which takes some seconds",
+                    f"{one_line(error, 100)}): they are compiled again, which takes some seconds",
                     stacklevel=4,
                 )
 
 
 def stack(tensor: Tensor, rank: int) -> Array:
-    """The tensor's memory as an array (n, ...) of items of this rank: all leading axes in one."""
+    """The memory of a tensor as an array (n, ...) of items of this rank, with all leading axes joined."""
     array: Array = (tensor.detach() if tensor.requires_grad else tensor).numpy()
     return array.reshape((-1, *tensor.shape[tensor.ndim - rank :]))
 
 
 def plain(tensor: Tensor | None, like: Array, rank: int) -> Array:
-    """The tensor's memory as an array; an empty one where there is none."""
+    """The memory of a tensor as an array; an empty array for None."""
     return np.empty((0,) * rank, like.dtype) if tensor is None else tensor.detach().numpy()
