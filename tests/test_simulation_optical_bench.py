@@ -63,6 +63,15 @@ def test_the_snapshot_is_the_cube_through_the_mask_up_to_the_optics(bench):
     assert np.linalg.norm(seen[good] / ratio - y[good]) < 0.15 * np.linalg.norm(y[good])
 
 
+@pytest.mark.parametrize("num_bands", [8, 28])
+def test_a_white_surface_is_1_in_every_band(num_bands, monkeypatch):
+    """However wide the bands are: the truth is a mean over each, not a count of samples."""
+    white = "cassi.simulation.optical_bench.procedural_scene"
+    monkeypatch.setattr(white, lambda height, width, light, generator: torch.ones(len(light), height, width))
+    bench = simulate_bench(32, 32, num_bands=num_bands, generator=torch.Generator().manual_seed(0))
+    np.testing.assert_allclose(bench.cube, 1, rtol=1e-6)
+
+
 def test_the_seed_decides(bench):
     again = simulate_bench(64, 64, num_bands=8, generator=torch.Generator().manual_seed(0))
     other = simulate_bench(64, 64, num_bands=8, generator=torch.Generator().manual_seed(1))

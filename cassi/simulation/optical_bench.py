@@ -103,10 +103,9 @@ def simulate_bench(
         raise ValueError(f"{num_bands} bands of {step} px span {span} px, dispersion only {travel[-1]:.0f} px")
     centers = np.interp(step * np.arange(num_bands), travel, grid)
     edges = np.interp(step * (np.arange(num_bands + 1) - 0.5), travel, grid)
-    light = np.linspace(edges[0], edges[-1], PER_BAND * num_bands + 1)
-    light = (light[1:] + light[:-1]) / 2
-    # each fine wavelength carries an equal share of the spectrum; a band collects the light between its edges
-    share = num_bands / len(light)
+    # within a band evenly spaced; a white surface sends as much light into each of them
+    light = (edges[:-1, None] + np.diff(edges)[:, None] * (np.arange(PER_BAND) + 0.5) / PER_BAND).ravel()
+    share = 1 / PER_BAND
 
     scene = procedural_scene(FINE * height, FINE * width, torch.as_tensor(light), generator=generator).numpy()
     design = random_mask(height, width, generator=generator).numpy()
@@ -128,8 +127,7 @@ def simulate_bench(
         fine = np.fft.irfft(total, n=length)[:, : FINE * columns]
         return np.asarray(_bin(fine).clip(0))
 
-    bands = np.digitize(light, edges) - 1
-    cube = np.stack([_bin(scene[bands == c].sum(0)) * share for c in range(num_bands)])
+    cube = np.stack([_bin(band.mean(0)) for band in np.split(scene, num_bands)])
     snapshot = image([aperture * picture * share for picture in scene], light)
     mask_wavelengths = np.linspace(FIRST, LAST, MASK_FRAMES)
     mask_frames = [image([aperture], wavelength[None]) for wavelength in mask_wavelengths]
