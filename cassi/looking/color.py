@@ -116,13 +116,25 @@ def cube_to_srgb(
     """
     linear = _linear_srgb(cube, wavelengths)
     scale = top_of(linear.max(axis=0), 99) if white is None else white
-    picture: np.ndarray = _encode(_into_gamut(linear / np.float32(scale))).T.reshape(*cube.shape[-2:], 3)
+    picture: np.ndarray = encode_srgb(_into_gamut(linear / np.float32(scale))).T.reshape(*cube.shape[-2:], 3)
     return picture
 
 
 def white_level(cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | None) -> float:
     """The `white` that `cube_to_srgb` chooses by itself, so that several cubes can be rendered alike."""
     return top_of(_linear_srgb(cube, wavelengths).max(axis=0), 99)
+
+
+def band_colors(wavelengths: ArrayLike | Tensor | None, num_bands: int) -> np.ndarray:
+    """Linear sRGB (C, 3) of the light of each band alone, the strongest channel 1; hues beyond sRGB are paler."""
+    light = np.clip(_into_gamut(_band_weights(wavelengths, num_bands).astype(np.float32)), 0.02, None)
+    colors: np.ndarray = (light / light.max(axis=0)).T
+    return colors
+
+
+def encode_srgb(linear: np.ndarray) -> np.ndarray:
+    """The sRGB transfer function, IEC 61966-2-1; the maximum keeps the branch that is not taken free of warnings."""
+    return np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * np.maximum(linear, 1e-9) ** (1 / 2.4) - 0.055)
 
 
 def _linear_srgb(cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | None) -> np.ndarray:
@@ -181,11 +193,6 @@ def _into_gamut(linear: np.ndarray) -> np.ndarray:
     fitted: np.ndarray = np.maximum(luminance + keep * offset, 0)
     fitted /= np.maximum(fitted.max(axis=0), 1)
     return fitted
-
-
-def _encode(linear: np.ndarray) -> np.ndarray:
-    """The sRGB transfer function, IEC 61966-2-1; the maximum keeps the branch that is not taken free of warnings."""
-    return np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * np.maximum(linear, 1e-9) ** (1 / 2.4) - 0.055)
 
 
 @cache

@@ -9,14 +9,15 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Transform
 
-from cassi.looking.color import Limits, value_label
+from cassi.looking.color import Limits, band_colors, encode_srgb, is_visible, value_label
 from cassi.looking.metrics import spectral_angles
 from cassi.looking.style import ABOVE, INK, PALETTE, color_bar, inches, note_below, show, spectral_axis
 
-GAMMA = 1 / 2.2  # light is linear and the display is not: nearly the curve of the sRGB picture
+GAMMA = 1 / 2.2  # nearly the sRGB curve, for the scale beside bands
 MAX_TILE = 512  # [px] of a band in a picture of several
 
 
@@ -30,9 +31,20 @@ class Strip(NamedTuple):
 
 
 def strip_of(
-    values: np.ndarray, centers: np.ndarray | None, chosen: Sequence[int], *, columns: int, width: float, limits: Limits
+    values: np.ndarray,
+    centers: np.ndarray | None,
+    chosen: Sequence[int],
+    *,
+    columns: int,
+    width: float,
+    limits: Limits,
+    tinted: bool = False,
 ) -> Strip:
-    """The chosen bands (C, H, W) on one range, `width` inches wide; blue to red where the range reaches below zero."""
+    """The chosen bands (C, H, W) on one range, `width` inches wide; blue to red where the range reaches below zero.
+
+    `tinted`: each in the color of its light, in place of grey.
+    """
+    colors = band_colors(centers, len(values)) if tinted and is_visible(centers) else np.ones((len(values), 3))
     shrink = max(1, -(-max(values.shape[1:]) // MAX_TILE))
     down, across = (len(range(0, size, shrink)) for size in values.shape[1:])
     gap = max(1, round(0.03 * across))
@@ -44,7 +56,7 @@ def strip_of(
         band = np.nan_to_num(values[index][::shrink, ::shrink], posinf=0, neginf=0)
         share = np.clip((band - limits.low) / (limits.high - limits.low), 0, 1)
         y, x = (k // columns) * pitch + pitch - down, (k % columns) * (across + gap)
-        tile = colormaps["RdBu_r"](share)[..., :3] if limits.low < 0 else share[..., None].astype(np.float32) ** GAMMA
+        tile = colormaps["RdBu_r"](share)[..., :3] if limits.low < 0 else encode_srgb(share[..., None] * colors[index])
         picture[y : y + down, x : x + across] = tile
         names.append((x - 0.5, y - 0.04 * pixels_per_inch - 0.5, band_name(centers, index)))
     return Strip(picture, picture.shape[0] / pixels_per_inch, names, limits)
@@ -72,6 +84,11 @@ def draw_spectra(
 ) -> None:
     """One panel per point, all on one scale; above the first a legend where there are lines of several kinds."""
     legend: dict[str, Artist] = {}
+    if truth is not None:  # the points shown are flat and bright: say how it is elsewhere
+        angles = spectral_angles(values, truth)
+        angles = angles[angles.isfinite()]
+        tenth = float(np.quantile(angles.cpu().numpy(), 0.9)) if len(angles) else np.nan
+        everywhere = f"of all pixels {float(angles.mean()):.1f}° in the mean, one in ten above {tenth:.1f}°"
     axis, label = spectral_axis(centers, len(values))
     order = np.argsort(axis)
     style: dict[str, Any] = {"marker": "o", "markersize": 3} if len(axis) < 12 else {}
@@ -88,7 +105,7 @@ def draw_spectra(
         if truth is not None:
             true = truth[order, row, column]
             (line,) = axes.plot(axis[order], true, color=INK, linestyle=(0, (4, 2)), linewidth=1.2, zorder=4)
-            legend["truth (and the angle to it)"] = line
+            legend[f"truth, and the angle to it ({everywhere})"] = line
             angle = spectral_angles(values[:, row, column, None, None], truth[:, row, column, None, None]).item()
             heading += f" · {angle:.1f}°"
         axes.set_title(heading, fontsize=8.5, x=0.08)
@@ -111,15 +128,33 @@ def draw_spectra(
 
 
 def draw_points(axes: Axes, points: Sequence[tuple[int, int]]) -> None:
-    """Rings with their numbers, which stand on the side where the picture has room."""
+    """Small rings, and their numbers aside on the side where the picture has room, so that objects stay in sight."""
     height, width = axes.images[0].get_size()
-    ring: dict[str, Any] = {"marker": "o", "markersize": 7, "markerfacecolor": "none"}
+    ring: dict[str, Any] = {"marker": "o", "markersize": 4.5, "markerfacecolor": "none"}
     for k, (row, column) in enumerate(points):
-        for edge, thickness in (("white", 3.0), (PALETTE[k % len(PALETTE)], 1.6)):
-            axes.plot(column, row, markeredgecolor=edge, markeredgewidth=thickness, **ring)
-        beside = np.array((width, height)) * 0.17 / inches(axes)  # pixels
+        color = PALETTE[k % len(PALETTE)]
+        aside = np.array((width, height)) * 0.24 / inches(axes)  # pixels
         across, down = (-1 if column > 0.9 * width else 1), (1 if row < 0.1 * height else -1)
-        _badge(axes, column + across * beside[0], row + down * beside[1], k, axes.transData)
+        x, y = column + across * aside[0], row + down * aside[1]
+        for edge, thickness in (("white", 2.2), (color, 1.0)):
+            axes.plot((column, x), (row, y), color=edge, linewidth=thickness, zorder=2)
+        for edge, thickness in (("white", 2.6), (color, 1.4)):
+            axes.plot(column, row, markeredgecolor=edge, markeredgewidth=thickness, **ring)
+        _badge(axes, x, y, k, axes.transData)
+
+
+def draw_scale_bar(axes: Axes, pixel_size: float, unit: str) -> None:
+    """A bar of a round length, a fifth of the picture at most, in its lower right corner; `pixel_size` in `unit`."""
+    height, width = axes.images[0].get_size()
+    longest = width * pixel_size / 5
+    ten = 10.0 ** np.floor(np.log10(longest))
+    length = max(k * ten for k in (1, 2, 5) if k * ten <= longest)
+    right, bottom, across = 0.96 * width, 0.94 * height, length / pixel_size
+    for color, thickness in (("black", 5.0), ("white", 2.5)):
+        axes.plot((right - across, right), (bottom, bottom), color=color, linewidth=thickness, solid_capstyle="butt")
+    place: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 8.5, "color": "white"}
+    words = axes.text(right - across / 2, bottom - 0.02 * height, f"{length:g} {unit}", **place)
+    words.set_path_effects([withStroke(linewidth=2, foreground="black")])
 
 
 def band_name(centers: np.ndarray | None, index: int) -> str:

@@ -11,18 +11,20 @@ import os
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 from PIL import Image
 from torch import Tensor
 
+from cassi.errors import InputError
 from cassi.files.atomic import replacing
 from cassi.looking.color import cube_to_srgb, is_visible, shown_range, value_label, white_level
-from cassi.looking.drawing import draw_points, draw_spectra, draw_strip, strip_of
+from cassi.looking.drawing import draw_points, draw_scale_bar, draw_spectra, draw_strip, strip_of
 from cassi.looking.metrics import band_psnr, residual_whiteness, spectral_angles
 from cassi.looking.report_data import ReportData
 from cassi.looking.spectra_points import choose_points
@@ -52,6 +54,7 @@ from cassi.looking.style import (
 from cassi.solvers.loop import Record
 
 PAGE = 13.0  # width of the large figures [inch]
+FORMATS = ("png", "pdf", "svg")
 MOST_BANDS = 28  # that a figure of them shows
 
 
@@ -84,14 +87,36 @@ def uncertainty_map(deviation: Array, *, unit: str = "") -> Figure:
     return figure
 
 
+class Look(NamedTuple):
+    """How pictures are drawn.
+
+    Args:
+        markers: points and their numbers on the pictures of a summary; without them it suits a talk.
+        tinted: bands in the color of their light, in place of grey.
+        pixel_size: of the scene, for a scale bar, in `pixel_unit`.
+    """
+
+    markers: bool = True
+    tinted: bool = False
+    pixel_size: float | None = None
+    pixel_unit: str = "µm"
+
+
+USUAL = Look()
+
+
 @styled
-def bands(cube: Array, wavelengths: ArrayLike | Tensor | None = None, *, unit: str = "", title: str = "") -> Figure:
-    """A grid of bands, of many 28, in grey on one scale."""
+def bands(
+    cube: Array, wavelengths: ArrayLike | Tensor | None = None, *, unit: str = "", title: str = "", tinted: bool = False
+) -> Figure:
+    """A grid of bands, of many 28, on one scale, in grey or in the color of their light."""
     values, centers = as_cube(cube, wavelengths)
     chosen, width = evenly(len(values), MOST_BANDS), 10.8
     wanted = np.sqrt(1.6 * len(chosen) * values.shape[1] / values.shape[2])  # for a page of about 3:2
     columns = min(len(chosen), int(np.ceil(wanted)))
-    strip = strip_of(values, centers, chosen, columns=columns, width=width, limits=shown_range(values, "zero"))
+    strip = strip_of(
+        values, centers, chosen, columns=columns, width=width, limits=shown_range(values, "zero"), tinted=tinted
+    )
     heading = ", ".join(filter(None, (title, f"{len(chosen)} of {len(values)} bands, all on one scale")))
     figure, ((axes,),) = page(Row((width,), strip.height, left=EDGE, below=2 * LINE), title=heading)
     draw_strip(axes, strip, value_label(unit))
@@ -99,12 +124,14 @@ def bands(cube: Array, wavelengths: ArrayLike | Tensor | None = None, *, unit: s
 
 
 @styled
-def srgb(cube: Array, wavelengths: ArrayLike | Tensor | None = None) -> Figure:
+def srgb(cube: Array, wavelengths: ArrayLike | Tensor | None = None, *, look: Look = USUAL) -> Figure:
     """The cube as a person would see it in daylight, or a false color: see `cube_to_srgb`."""
     values, centers = as_cube(cube, wavelengths)
     width, height = picture_size(values.shape[1:])
     figure, ((axes,),) = page(Row((width,), height, left=EDGE, right=EDGE, below=EDGE))
     show(axes, cube_to_srgb(values, centers), _colors(centers))
+    if look.pixel_size is not None:
+        draw_scale_bar(axes, look.pixel_size, look.pixel_unit)
     return figure
 
 
@@ -148,7 +175,7 @@ def convergence(history: Sequence[Record], *, markers: Sequence[tuple[int, str]]
 
 
 @styled
-def summary(data: ReportData, *, caption: str = "") -> Figure:
+def summary(data: ReportData, *, caption: str = "", look: Look = USUAL) -> Figure:
     """One page: snapshot, picture, the true picture or else the residual, eight bands, and six spectra.
 
     What speaks against the result (`ReportData.problems`) stands at the top in a red frame.
@@ -169,7 +196,7 @@ def summary(data: ReportData, *, caption: str = "") -> Figure:
     side = min(4.4, (PAGE - len(shapes) * (EDGE + BAR)) / sum(aspects))
     width, shown = PAGE - BAR - EDGE, evenly(len(values), 8)
     limits = shown_range(values, "zero")
-    strip = strip_of(values, centers, shown, columns=max(len(shown), 6), width=width, limits=limits)
+    strip = strip_of(values, centers, shown, columns=max(len(shown), 6), width=width, limits=limits, tinted=look.tinted)
     warning = "\n".join(textwrap.fill(problem, 150) for problem in data.problems())
     lines = caption.count("\n") + bool(caption)
     figure, (above, (band_axes,), panels) = page(
@@ -188,7 +215,10 @@ def summary(data: ReportData, *, caption: str = "") -> Figure:
     for name, picture in colored.items():
         axes = next(places)
         show(axes, picture, name)
-        draw_points(axes, points)
+        if look.markers:
+            draw_points(axes, points)
+        if look.pixel_size is not None:
+            draw_scale_bar(axes, look.pixel_size, look.pixel_unit)
     if rest is not None:
         limits = shown_range(rest, "around zero")
         draw_map(next(places), rest, "Residual y - Φx", value_label(data.measured_unit), limits=limits, colors="RdBu_r")
@@ -247,7 +277,7 @@ def difference(
     return figure
 
 
-def figures_of(data: ReportData, *, caption: str = "") -> dict[str, Figure]:
+def figures_of(data: ReportData, *, caption: str = "", look: Look = USUAL) -> dict[str, Figure]:
     """All figures that a result has something for, by name, for `save_figures`; `caption` is that of the summary.
 
     Always "summary", which holds snapshot and spectra, "bands", "srgb" and "convergence"; with a residual "residual",
@@ -259,9 +289,9 @@ def figures_of(data: ReportData, *, caption: str = "") -> dict[str, Figure]:
     """
     cube, nm, unit = np.asarray(data.cube[:, :, :], np.float32), data.wavelengths, data.unit
     made = {
-        "summary": summary(data, caption=caption),
-        "bands": bands(cube, nm, unit=unit, title=data.title),
-        "srgb": srgb(cube, nm),
+        "summary": summary(data, caption=caption, look=look),
+        "bands": bands(cube, nm, unit=unit, title=data.title, tinted=look.tinted),
+        "srgb": srgb(cube, nm, look=look),
         "convergence": convergence(data.history, markers=data.markers),
     }
     if data.residual is not None:
@@ -273,20 +303,40 @@ def figures_of(data: ReportData, *, caption: str = "") -> dict[str, Figure]:
     return made
 
 
-def save_figures(figures: Mapping[str, Figure], folder: str | os.PathLike[str], *, dpi: float = 120) -> list[Path]:
-    """Write each figure as `<folder>/<name>.png`, whole or not at all; an older one is replaced.
+def save_figures(
+    figures: Mapping[str, Figure],
+    folder: str | os.PathLike[str],
+    *,
+    dpi: float = 120,
+    formats: Sequence[str] = ("png",),
+) -> list[Path]:
+    """Write each figure as `<folder>/<name>.<format>`, whole or not at all; an older one is replaced.
 
     Names are plain file names without suffix; the folder is made if it does not exist. Paths are in the order given.
 
+    Args:
+        dpi: pixels per inch, of what a PDF or SVG holds as pixels too.
+        formats: of "png", "pdf" and "svg".
+
     Raises:
+        InputError: another format.
         OutputError: a picture cannot be written; the older one is still there.
     """
+    if unknown := [one for one in formats if one not in FORMATS]:
+        raise InputError(f"{unknown[0]!r} is no format of figures, expected {', '.join(FORMATS)}")
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
-    paths = [target / f"{name}.png" for name in figures]
-    for path, figure in zip(paths, figures.values(), strict=True):
-        with replacing(path, overwrite=True) as temporary, temporary.open("wb") as file:
-            Image.fromarray(_painted(figure, dpi)).save(file, "PNG", compress_level=1, dpi=(dpi, dpi))
+    paths = []
+    for name, figure in figures.items():
+        for form in formats:
+            paths.append(target / f"{name}.{form}")
+            with replacing(paths[-1], overwrite=True) as temporary, temporary.open("wb") as file:
+                if form == "png":
+                    Image.fromarray(_painted(figure, dpi)).save(file, "PNG", compress_level=1, dpi=(dpi, dpi))
+                else:
+                    metadata = {"CreationDate": None} if form == "pdf" else {"Date": None}  # equal input, equal file
+                    with rc_context({"svg.hashsalt": name}):
+                        figure.savefig(file, format=form, dpi=dpi, metadata=metadata)
     return paths
 
 

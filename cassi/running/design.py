@@ -37,7 +37,7 @@ MAX_RUNS = 20_000
 
 @dataclass(frozen=True)
 class Design:
-    """A camera: pixels from band to band, pixels to the side of a mask element, bands, electrons in the brightest pixel."""
+    """A camera: pixels from band to band, pixels a mask element is wide, bands, electrons in the brightest pixel."""
 
     step: int
     mask_element: int
