@@ -87,7 +87,9 @@ ROOMS = {  # what each room may import besides itself; the order is that of the 
     "calibration": {"errors", "kernels", "optics", "priors", "solvers", "files", "choice"},
     "simulation": {"errors", "kernels", "optics", "files"},
     "looking": {"errors", "kernels", "optics", "solvers", "files", "choice", "calibration"},
-    "running": {"errors", "kernels", "optics", "priors", "solvers", "files", "choice", "calibration", "looking"},
+    "running": {
+        "errors", "kernels", "optics", "priors", "solvers", "files", "choice", "calibration", "simulation", "looking",
+    },
     "cli": {
         "errors", "kernels", "optics", "priors", "solvers", "files", "choice", "calibration", "simulation", "looking",
         "running",

@@ -15,8 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
 
-from cassi.errors import OutputError
+from cassi.errors import InputError, OutputError
 from cassi.looking import figures
+from cassi.looking.color import band_colors
 from cassi.looking.report_data import ReportData
 from cassi.solvers.loop import Record
 
@@ -341,3 +342,44 @@ def test_save_figures_is_atomic(tmp_path, cube, monkeypatch):
 def test_bad_input(cube, draw, complaint):
     with pytest.raises(ValueError, match=complaint):
         draw(cube, BANDS[:3])
+
+
+def test_formats_and_resolution(tmp_path):
+    figure = {"a": figures.srgb(np.random.default_rng(0).random((3, 20, 30)))}
+    paths = figures.save_figures(figure, tmp_path, formats=("png", "pdf", "svg"), dpi=50)
+    assert [path.name for path in paths] == ["a.png", "a.pdf", "a.svg"]
+    assert [path.read_bytes()[:4] for path in paths[1:]] == [b"%PDF", b"<?xm"]
+    wide = Image.open(paths[0]).size[0]
+    (again,) = figures.save_figures(figure, tmp_path, dpi=100)
+    assert Image.open(again).size[0] == pytest.approx(2 * wide, abs=2)
+    before = [path.read_bytes() for path in paths[1:]]
+    figures.save_figures(
+        {"a": figures.srgb(np.random.default_rng(0).random((3, 20, 30)))}, tmp_path, formats=("pdf", "svg"), dpi=50
+    )
+    assert [path.read_bytes() for path in paths[1:]] == before  # equal input, equal file
+    with pytest.raises(InputError, match="'bmp' is no format of figures, expected png, pdf, svg"):
+        figures.save_figures(figure, tmp_path, formats=("bmp",))
+
+
+@pytest.mark.parametrize(("size", "width", "expected"), [(2.5, 256, 100), (0.1, 100, 2), (7, 60, 50)])
+def test_a_scale_bar_has_a_round_length(size, width, expected):
+    figure = figures.srgb(np.ones((3, 20, width)), look=figures.Look(pixel_size=size, pixel_unit="mm"))
+    axes = figure.axes[0]
+    assert axes.texts[-1].get_text() == f"{expected} mm"
+    left, right = axes.lines[-1].get_xdata()
+    assert (right - left) * size == pytest.approx(expected) and right - left <= width / 5
+
+
+def test_a_talk_has_no_markers_and_bands_have_the_color_of_their_light():
+    data = ReportData(np.full((5, 32, 32), 0.5), wavelengths=np.array([440.0, 490, 530, 580, 640]))
+    assert (
+        len(figures.summary(data).axes[0].lines)
+        > len(figures.summary(data, look=figures.Look(markers=False)).axes[0].lines)
+        == 0
+    )
+    picture = figures.bands(data.cube, data.wavelengths, tinted=True).axes[0].images[0].get_array()
+    plain = figures.bands(data.cube, data.wavelengths).axes[0].images[0].get_array()
+    colored = (np.ptp(picture[..., :3].astype(int), axis=-1) > 40).any()
+    assert colored and not (np.ptp(plain[..., :3].astype(int), axis=-1) > 0).any()
+    strongest = band_colors(data.wavelengths, 5).argmax(1).tolist()
+    assert strongest == [2, 2, 1, 1, 0] or strongest == [2, 2, 1, 0, 0]

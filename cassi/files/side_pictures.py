@@ -10,6 +10,7 @@ import numpy as np
 from cassi.errors import InputError, one_line
 from cassi.files.atomic import replacing
 from cassi.optics.side_picture import SidePicture
+from cassi.optics.srgb import encode_srgb
 
 
 def read_side_picture(path: str | os.PathLike[str]) -> SidePicture:
@@ -53,7 +54,6 @@ def write_side_picture(path: str | os.PathLike[str], picture: np.ndarray, *, ove
     if picture.shape[-1] not in (1, 3):
         raise InputError(f"a PNG has one channel or three, got {picture.shape[-1]}; choose another response")
     p = np.clip(picture, 0, 1)
-    coded = np.where(p <= 0.0031308, 12.92 * p, 1.055 * np.maximum(p, 1e-9) ** (1 / 2.4) - 0.055)
-    image = Image.fromarray(np.round(255 * coded).astype(np.uint8).squeeze())
+    image = Image.fromarray(np.round(255 * encode_srgb(p)).astype(np.uint8).squeeze())
     with replacing(Path(path), overwrite) as temporary:
         image.save(temporary, format="PNG")

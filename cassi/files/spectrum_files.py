@@ -97,7 +97,7 @@ def band_means(spectrum: Spectrum, centers: np.ndarray) -> np.ndarray:
 
     Example:
         >>> band_means(Spectrum(np.array([400.0, 500.0]), np.array([0.0, 1.0])), np.array([420.0, 440.0, 600.0]))
-        array([0.2, 0.75, nan])
+        array([0.2 , 0.65,  nan])
     """
     order = np.argsort(centers)
     sorted_ = np.asarray(centers, dtype=np.float64)[order]

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from cassi.optics.srgb import encode_srgb
+
 VISIBLE = (400.0, 700.0)  # [nm] beyond it the eye sees next to nothing and hues no longer change
 SAMPLE = 1_000_000  # values that a percentile is taken from
 FALSE_COLOR_RANGE = (450.0, 650.0)  # [nm] where the bands are placed if their wavelengths are unknown
@@ -126,15 +128,10 @@ def white_level(cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | Non
 
 
 def band_colors(wavelengths: ArrayLike | Tensor | None, num_bands: int) -> np.ndarray:
-    """Linear sRGB (C, 3) of the light of each band alone, the strongest channel 1; hues beyond sRGB are paler."""
-    light = np.clip(_into_gamut(_band_weights(wavelengths, num_bands).astype(np.float32)), 0.02, None)
-    colors: np.ndarray = (light / light.max(axis=0)).T
+    """Linear sRGB (C, 3) to tint bands with: the hue of their light, the strongest channel 1, a tenth of white."""
+    light = np.clip(_band_weights(wavelengths, num_bands), 0, None)
+    colors: np.ndarray = 0.1 + 0.9 * (light / light.max(axis=0)).T
     return colors
-
-
-def encode_srgb(linear: np.ndarray) -> np.ndarray:
-    """The sRGB transfer function, IEC 61966-2-1; the maximum keeps the branch that is not taken free of warnings."""
-    return np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * np.maximum(linear, 1e-9) ** (1 / 2.4) - 0.055)
 
 
 def _linear_srgb(cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | None) -> np.ndarray:

@@ -13,11 +13,11 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Transform
 
-from cassi.looking.color import Limits, band_colors, encode_srgb, is_visible, value_label
+from cassi.looking.color import Limits, band_colors, is_visible, value_label
 from cassi.looking.metrics import spectral_angles
 from cassi.looking.style import ABOVE, INK, PALETTE, color_bar, inches, note_below, show, spectral_axis
 
-GAMMA = 1 / 2.2  # nearly the sRGB curve, for the scale beside bands
+GAMMA = 1 / 2.2  # light is linear and the display is not: nearly the curve of the sRGB picture
 MAX_TILE = 512  # [px] of a band in a picture of several
 
 
@@ -56,7 +56,11 @@ def strip_of(
         band = np.nan_to_num(values[index][::shrink, ::shrink], posinf=0, neginf=0)
         share = np.clip((band - limits.low) / (limits.high - limits.low), 0, 1)
         y, x = (k // columns) * pitch + pitch - down, (k % columns) * (across + gap)
-        tile = colormaps["RdBu_r"](share)[..., :3] if limits.low < 0 else encode_srgb(share[..., None] * colors[index])
+        tile = (
+            colormaps["RdBu_r"](share)[..., :3]
+            if limits.low < 0
+            else (share[..., None] * colors[index]).astype(np.float32) ** GAMMA
+        )
         picture[y : y + down, x : x + across] = tile
         names.append((x - 0.5, y - 0.04 * pixels_per_inch - 0.5, band_name(centers, index)))
     return Strip(picture, picture.shape[0] / pixels_per_inch, names, limits)
