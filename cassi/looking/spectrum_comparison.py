@@ -82,7 +82,7 @@ def compare_spectra(
         >>> cube = np.linspace(1, 3, 3)[:, None, None] * np.ones((3, 4, 4))
         >>> found = spectrum_of(ReportData(cube, wavelengths=np.array([450.0, 550.0, 650.0])), Region.at("1,1"))
         >>> round(compare_spectra(found, Spectrum(np.array([300.0, 800.0]), np.array([0.0, 0.05]))).angle, 1)
-        5.8
+        4.1
     """
     if isinstance(reference, Spectrum):
         if found.wavelengths is None or len(found.mean) < 2:
