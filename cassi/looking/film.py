@@ -13,8 +13,8 @@ from PIL import Image
 from cassi.files.atomic import check_place, replacing
 from cassi.looking.color import cube_to_srgb, white_level
 
-SIDE = 256  # [px] of the film, at most
-RATE = 8  # frames a second
+MAX_SIDE = 256  # of the film [pixel]
+RATE = 8  # frames per second
 
 
 def write_film(
@@ -25,14 +25,15 @@ def write_film(
     *,
     overwrite: bool = False,
 ) -> Path:
-    """Write an animated GIF of `count` cubes frame(t), t from 0, one in memory at a time, with the white of the first.
+    """Write an animated GIF of `count` cubes frame(t), t from 0, one in memory at a time, all with the white of the
+    first.
 
     Raises:
         OutputError: the file exists, or its folder does not.
     """
     path = check_place(Path(path), overwrite)
     first = frame(0)
-    every = -(-max(first.shape[-2:]) // SIDE)
+    every = -(-max(first.shape[-2:]) // MAX_SIDE)
     white = white_level(first, wavelengths)
 
     def picture(t: int) -> Image.Image:

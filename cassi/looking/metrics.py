@@ -1,8 +1,8 @@
-"""How far an estimate is from the truth, and whether what is left in the data looks like noise.
+"""Scores of an estimate against the truth, and a test whether a residual looks like noise.
 
-Every function takes torch tensors or NumPy arrays, computes in float64 one band at a time (so that a cube costs a
-few band-sized buffers, not copies of itself) and returns plain floats. Nothing is clipped: the benchmark of the field
-clips the estimate to [0, 1] first, and so does `score`.
+Every function takes torch tensors or NumPy arrays, computes in float64 one band at a time (so that a cube needs only a
+few band-sized buffers) and returns plain floats. Nothing is clipped; `score` clips the estimate to [0, 1] first, as is
+usual in the field.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WINDOW, _SIGMA, _K1, _K2 = 11, 1.5, 0.01, 0.03  # Wang et al. 2004, section III
 
 
 class Whiteness(NamedTuple):
-    """What `residual_whiteness` finds."""
+    """The result of `residual_whiteness`."""
 
     vertical: float
     horizontal: float
@@ -30,7 +30,7 @@ class Whiteness(NamedTuple):
 
 
 def psnr(estimate: Array, truth: Array, *, peak: float = 1.0) -> float:
-    """Peak signal-to-noise ratio in dB, the mean over bands: the figure of most published tables.
+    """Peak signal-to-noise ratio in dB, the mean over bands, as in most published tables.
 
         mean_c 10 log10(L^2 / MSE_c),  MSE_c the mean squared error of band c, L the peak
 
@@ -40,10 +40,10 @@ def psnr(estimate: Array, truth: Array, *, peak: float = 1.0) -> float:
         peak: L, the largest value a pixel can have, in the unit of `truth`.
 
     Returns:
-        Decibel; ``inf`` where a band is exact, ``nan`` where the estimate has NaN.
+        Decibel; ``inf`` if a band is exact, ``nan`` if the estimate has NaN.
 
     Raises:
-        ValueError: shapes differ, fewer than two axes, nothing to compare, `peak` not positive.
+        ValueError: shapes differ, fewer than two axes, empty arrays, or `peak` not positive.
 
     Example:
         >>> truth = torch.zeros(28, 64, 64)
@@ -61,7 +61,7 @@ def band_psnr(estimate: Array, truth: Array, *, peak: float = 1.0) -> list[float
 
 
 def ssim(estimate: Array, truth: Array, *, peak: float = 1.0) -> float:
-    """Structural similarity, mean over pixels and bands; at most 1, which only equal pictures reach.
+    """Structural similarity, mean over pixels and bands; 1 only for equal pictures.
 
     With means ``m``, variances ``v`` and covariance ``c`` under an 11 x 11 Gaussian window of sigma 1.5 px
     (population moments, weights summing to 1), ``C1 = (0.01 L)^2`` and ``C2 = (0.03 L)^2``:
@@ -69,8 +69,8 @@ def ssim(estimate: Array, truth: Array, *, peak: float = 1.0) -> float:
         SSIM = (2 m_a m_b + C1) (2 c_ab + C2) / ((m_a^2 + m_b^2 + C1) (v_a + v_b + C2))
 
     Z. Wang et al., "Image quality assessment: from error visibility to structural similarity", IEEE Transactions on
-    Image Processing 13 (2004), equation 13. The mean is over the pixels whose window lies inside the picture, as in
-    the paper's code; pictures smaller than the window are padded with five zeros. Arguments and errors as of `psnr`.
+    Image Processing 13 (2004), equation 13. The mean is over pixels whose window is inside the picture, as in the
+    code of the paper; pictures smaller than the window are padded with five zeros. Arguments and errors as for `psnr`.
 
     Example:
         >>> truth = torch.rand(4, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -98,18 +98,18 @@ def sam(estimate: Array, truth: Array) -> float:
 
         angle = arccos(<a, b> / (|a| |b|)) = 2 atan2(| |b| a - |a| b |, | |b| a + |a| b |)
 
-    The second form (W. Kahan, "How futile are mindless assessments of roundoff in floating-point computation?",
-    2006) is the one computed: it keeps its digits at small angles, where arccos loses half of them. The scale of a
-    spectrum does not count. Pixels whose *true* spectrum is zero are left out; an *estimate* of zero counts 90 degrees.
+    The second form (W. Kahan, "How futile are mindless assessments of roundoff in floating-point computation?", 2006)
+    is computed: it is precise at small angles, where arccos loses half its digits. The scale of a spectrum does not
+    matter. Pixels whose *true* spectrum is zero are excluded; an *estimate* of zero counts as 90 degrees.
 
     Args:
         estimate, truth: (..., C, H, W) in any unit.
 
     Returns:
-        Degrees in [0, 180]; ``nan`` where every true spectrum is zero.
+        Degrees in [0, 180]; ``nan`` if every true spectrum is zero.
 
     Raises:
-        ValueError: shapes differ, fewer than three axes, nothing to compare.
+        ValueError: shapes differ, fewer than three axes, or empty arrays.
 
     Example:
         >>> truth = torch.rand(28, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -122,7 +122,7 @@ def sam(estimate: Array, truth: Array) -> float:
 def spectral_angles(estimate: Array, truth: Array) -> Tensor:
     """The angles at each pixel whose mean is `sam`: (..., H, W) float64 [degrees]; NaN where the truth is zero."""
     a, b = _pair(estimate, truth)
-    found = []
+    angles = []
     for one_a, one_b in zip(a.reshape(-1, *a.shape[-3:]), b.reshape(-1, *b.shape[-3:]), strict=True):
         norm_a, norm_b = (sum(band.double().square() for band in cube).sqrt() for cube in (one_a, one_b))
         difference, total = torch.zeros_like(norm_a), torch.zeros_like(norm_a)
@@ -131,14 +131,14 @@ def spectral_angles(estimate: Array, truth: Array) -> Tensor:
             difference += (u - v).square()
             total += (u + v).square()
         angle = torch.where(norm_a == 0, math.pi / 2, 2 * torch.atan2(difference.sqrt(), total.sqrt()))
-        found.append(torch.where(norm_b > 0, torch.rad2deg(angle), math.nan))
-    return torch.stack(found).reshape(*b.shape[:-3], *b.shape[-2:])
+        angles.append(torch.where(norm_b > 0, torch.rad2deg(angle), math.nan))
+    return torch.stack(angles).reshape(*b.shape[:-3], *b.shape[-2:])
 
 
 def score(
     cube: Array, *, truth: Array | None = None, mean_band: Array | None = None, peak: float = 1.0
 ) -> dict[str, float]:
-    """How close a cube comes to the truth, in the convention of the field: estimate clipped to [0, peak], peak 1.
+    """Scores of a cube against the truth, with the usual convention: estimate clipped to [0, peak], peak 1.
 
     The truth (..., C, H, W) gives "psnr" [dB], "ssim" and "sam" [degrees], `mean_band` (H, W), the true mean over
     bands, "mean_band_psnr" [dB].
@@ -156,16 +156,16 @@ def score(
 
 
 def residual_whiteness(residual: Array) -> Whiteness:
-    """Lag-1 autocorrelations of a residual along both axes: about 0 for white noise, positive for structure left over.
+    """Lag-1 autocorrelations of a residual along both axes: about 0 for white noise, positive for remaining structure.
 
-    With sums over the detector pixels (pairs of neighbors) that are finite:
+    With means over the finite detector pixels and pairs of neighbors:
 
         vertical   = mean(r[i, j] r[i+1, j]) / mean(r[i, j]^2)
         horizontal = mean(r[i, j] r[i, j+1]) / mean(r[i, j]^2)
 
-    The mean is not removed: noise has none, an offset is structure. A fit that swallows noise leaves negative values.
-    For n white samples each value is nearly normal with variance 1 / n (Bartlett's formula), hence the limit
-    1.96 / sqrt(n). Without a pair of finite pixels, or of a residual of zeros, a value is 0.
+    The mean is not removed: noise has none, an offset is structure. Overfitting gives negative values. For n white
+        samples each value is nearly normal with variance 1 / n (Bartlett's formula), hence the limit 1.96 / sqrt(n). A
+        value is 0 without a pair of finite pixels, or for a residual of zeros.
 
     Args:
         residual: (..., H, W'), ``y - Phi x`` in any unit; leading axes are frames.

@@ -1,4 +1,4 @@
-"""Which pixels to show spectra of."""
+"""Chooses the pixels whose spectra are shown."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from cassi.looking.color import as_array
 
 
 def choose_points(cube: Tensor | np.ndarray, count: int = 6) -> list[tuple[int, int]]:
-    """Pick pixels whose spectra differ most in shape and that lie well apart. The same cube, the same points.
+    """Choose pixels that are well apart and whose spectra differ most in shape; deterministic.
 
-    Farthest-first selection (T. F. Gonzalez, 1985) among the means of blocks, by the direction of the spectrum and the
-    place. Blocks that are dim, at the border, or unlike those beside them count less.
+    Farthest-first selection (T. F. Gonzalez, 1985) among the means of blocks, by the direction of the spectrum and
+    the position. Blocks that are dim, at the border, or unlike their neighbors count less.
 
     Returns:
-        Row and column of each, from 0, from top to bottom; fewer where the picture has fewer pixels.
+        Row and column of each, from 0, sorted from top to bottom; fewer if the picture has fewer pixels.
 
     Raises:
-        ValueError: not one cube (C, H, W).
+        ValueError: not a single cube (C, H, W).
 
     Example:
         >>> cube = np.zeros((2, 32, 32))
@@ -54,7 +54,7 @@ def choose_points(cube: Tensor | np.ndarray, count: int = 6) -> list[tuple[int, 
         chosen.append(best)
         away = np.minimum(away, np.linalg.norm(direction - direction[:, best : best + 1], axis=0))
         room = np.minimum(room, np.hypot(row - row[best], column - column[best]) / min(rows, columns))
-        # Points closer than a third of the picture crowd each other; much further apart is no merit.
+        # points closer than a third of the picture are crowded; much larger distances do not help
         score = (away + 0.2 * np.minimum(room, 1)) * np.minimum(1, 3 * room) ** 2 * worth
     center = block // 2
     return sorted((int(row[k]) * block + center, int(column[k]) * block + center) for k in chosen)
