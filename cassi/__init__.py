@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cassi.solvers.least_squares import least_squares as least_squares
     from cassi.solvers.loop import Record as Record, Result as Result
 
-_ROOM = {  # public name: the module it is imported from when it is asked for, so that `cassi --help` loads no PyTorch
+_ROOM = {  # public names and their modules, imported on demand so that `cassi --help` does not load PyTorch
     "CASSI": "optics.single_disperser",
     "Calibration": "calibration.estimate",
     "InputError": "errors",
@@ -49,7 +49,7 @@ __all__ = list(_ROOM)
 
 
 def __getattr__(name: str) -> object:
-    """A public name, imported now."""
+    """Import a public name."""
     if name not in _ROOM:
         raise AttributeError(f"module 'cassi' has no attribute {name!r}")
     return getattr(import_module(f"cassi.{_ROOM[name]}"), name)

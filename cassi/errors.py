@@ -1,4 +1,4 @@
-"""What is said to the user: a note, and the error every reader and writer raises, one clear line each."""
+"""Messages to the user: notes, and the errors of readers and writers, one clear line each."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 @contextmanager
 def writable_streams() -> Iterator[None]:
-    """Within it stdout and stderr take every line: what is said must not end what is computed.
+    """Context in which stdout and stderr accept every line, so that a message cannot end a computation.
 
-    Where there is none (a service, pythonw) or it is closed, nothing is written; letters that its encoding lacks become
-    escapes.
+    Without a stream (a service, pythonw), or if it is closed, nothing is written; characters outside its encoding
+    become escapes.
     """
     before = sys.stdout, sys.stderr
     errors = [getattr(stream, "errors", None) for stream in before]
@@ -36,9 +36,9 @@ def _set_errors(streams: tuple[Any, ...], errors: list[str | None]) -> None:
 
 
 def one_line(text: object, limit: int = 300) -> str:
-    """Return `text` on one line, shortened to `limit` characters: parsers' messages can run over many lines.
+    """`text` on one line of at most `limit` characters, as messages of parsers can span many lines.
 
-    Characters that a terminal would obey instead of showing become their escapes: a file chooses its names.
+    Control characters become escapes, because names in a file can contain any.
 
     Example:
         >>> one_line("a\\x1b[31m b\\n c")
@@ -50,12 +50,12 @@ def one_line(text: object, limit: int = 300) -> str:
 
 
 class Note(str):
-    """A sentence for the user, on one line, and what it is about, so that no program need read the words.
+    """A sentence for the user, on one line, with its kind, so that programs need not parse it.
 
     Args:
-        text: the sentence; of another note, what that one is about holds for this one too.
-        kind: one word for programs, "" where none asks.
-        cures: settings that put it right, by their names in `cassi.reconstruct` and `cassi.files.ReadOptions`.
+        text: the sentence; kind and cures of another note are kept.
+        kind: one word for programs, or "".
+        cures: settings that solve the problem, by their names in `cassi.reconstruct` and `cassi.files.ReadOptions`.
 
     Example:
         >>> Note("much light lies below 0; check the black level", cures=("black_level",)).cures
@@ -73,11 +73,11 @@ class Note(str):
 
 
 class InputError(ValueError):
-    """A file or a value from the user that cannot be used, said in one line: what, expected, got, cure.
+    """Unusable input, described in one line: what, expected, got, cure.
 
     Args:
-        message: the line; a `Note` brings its kind and cures along.
-        kind, cures: as those of a `Note`.
+        message: the line; kind and cures of a `Note` are kept.
+        kind, cures: as for a `Note`.
     """
 
     def __init__(self, message: object, kind: str = "", cures: tuple[str, ...] = ()) -> None:
@@ -87,11 +87,11 @@ class InputError(ValueError):
 
 
 class OutputError(InputError):
-    """A file that cannot be written: it exists, its folder does not, or the disk is full."""
+    """A file cannot be written: it exists, its folder does not, or the disk is full."""
 
 
 def import_extra(module: str, extra: str) -> Any:
-    """Import a package that not every installation has; `extra` is the extra of cassi that brings it.
+    """Import an optional package; `extra` is the extra of cassi that installs it.
 
     Raises:
         InputError: it is not installed.

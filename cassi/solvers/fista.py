@@ -38,10 +38,10 @@ def fista(
         num_iters, tol, x0, monitor: as for `cassi.solvers.gap`.
 
     Returns:
-        Result; residual in the history is |y - Phi v^k| / |y|.
+        Result; the residual in its history is |y - Phi v^k| / |y|.
 
     Raises:
-        FloatingPointError: the iteration diverged; names the iteration.
+        FloatingPointError: the solver diverged; the message names the iteration.
     """
     y = check_measurement(A, y).contiguous()
     x = A.first_guess(y) if x0 is None else x0.clone(memory_format=torch.contiguous_format)
@@ -75,12 +75,12 @@ def fista_tv(
     x0: Tensor | None = None,
     monitor: Monitor | None = None,
 ) -> Result:
-    """FISTA on 1/2 |Phi x - y|^2 + tv_weight TV(x), the minimum of `cassi.admm_tv` too.
+    """FISTA on 1/2 |Phi x - y|^2 + tv_weight TV(x), with the same minimum as `cassi.admm_tv`.
 
     Args:
-        tv_weight: weight of TV against the squared misfit.
-        tv_iters: dual steps a prox, from the dual of the one before. Momentum adds up the errors of the prox (Schmidt,
-            Le Roux & Bach, NIPS 2011): with fewer than some 20 the iteration ends beside the minimum.
+        tv_weight: weight of TV relative to the squared misfit.
+        tv_iters: dual steps per prox, each warm-started. Momentum accumulates errors of the prox (Schmidt, Le Roux &
+            Bach, NIPS 2011): with fewer than about 20 the iteration misses the minimum.
         Others: see `fista`.
 
     Example:
