@@ -18,6 +18,7 @@ from cassi.looking.metrics import psnr
 from cassi.optics.side_picture import expected_response
 from cassi.optics.similarity import Similarity
 from cassi.priors.spectral_basis import smooth_basis
+from cassi.running.beside import _without_blank_corners
 from cassi.simulation.camera import random_mask, side_photograph
 from cassi.simulation.scene import procedural_scene
 
@@ -61,6 +62,19 @@ def test_corners_without_data_carry_no_weight(snapshot, shape):
     blurred = SidePicture(gaussian_filter(turned.clip(0), (2, 2, 0)))
     found = cassi.reconstruct(y, mask, side=blurred, **settings)
     assert not found.choice["side"]["used"] and "held-out detector pixels are predicted" in found.explain()
+
+
+def test_only_corners_that_are_black_in_all_channels_are_without_data():
+    p = torch.full((2, 12, 12), 0.5)
+    p[:, :2, :1] = 0  # a corner
+    p[0, -3:, -3:] = 0  # red there
+    p[:, 7, 7] = 0  # black, and in the picture
+    filled, blank = _without_blank_corners(p)
+    expected = torch.zeros(12, 12, dtype=torch.bool)
+    expected[:4, 0] = expected[:3, 1] = expected[:2, 2] = True  # two pixels farther
+    assert torch.equal(blank, expected)
+    assert bool((filled[:, blank] == 0.5).all()) and torch.equal(filled[:, ~blank], p[:, ~blank])
+    assert not _without_blank_corners(p[:, 5:-5, 5:-5])[1].any() and not _without_blank_corners(0 * p)[1].any()
 
 
 def test_what_the_monitor_has_stopped_looks_at_no_picture(snapshot):
