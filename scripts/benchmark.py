@@ -43,6 +43,15 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     words = "what further shots of a scene, and the frames beside it, are worth"
     one = commands.add_parser("shots", help=words, parents=[data])
     one.add_argument("--size", type=int, default=256, help="of the windows [pixel] (default: %(default)s)")
+    words = "what a number set by hand is worth: the default beside the same with another value of it"
+    one = commands.add_parser("ablate", help=words, parents=[data])
+    words = "a constant of a module, choice.stages.STRIDE=4, and its other value"
+    one.add_argument("changes", nargs="+", metavar="NAME=VALUE", help=words)
+    one.add_argument("--size", type=int, default=128, help="of the windows [pixel] (default: %(default)s)")
+    one.add_argument("--scenes", type=int, choices=range(1, 7), metavar="1..6", default=6, help="default: 6")
+    one.add_argument("--noise", action="append", choices=["clean", "10,000 e", "1,000 e"], dest="noises", help="all")
+    one.add_argument("--quality", choices=["fast", "default", "best"], default="default", help="default: %(default)s")
+    one.add_argument("--output", type=Path, metavar="FILE.csv", help="lines are added to it")
     words = "a GPU against the CPU: its tests, speed and profiles, within eight minutes"
     one = commands.add_parser("gpu", help=words)
     one.set_defaults(device="cuda")
@@ -67,6 +76,8 @@ def tables(command: str, options: dict[str, object]) -> str:
         raise ValueError(f"{data} is not a folder")
     if command in ("side", "shots") and data is None:
         raise ValueError("these tables need true cubes; give --data FOLDER")
+    if options.get("noises", ()) is None:
+        del options["noises"]
     if "device" in options:
         import torch
 
