@@ -110,6 +110,13 @@ def object_level(y: Tensor, rank: int) -> Tensor:
     return (flat.square().mean(-1) / usual).clamp(min=1)
 
 
+def object_levels(A: Camera, y: Tensor) -> Tensor:
+    """`object_level` times `brightness` of each snapshot (..., H, W') of a batch, (...), > 0; nothing is waited for."""
+    rank, tiny = len(A.measurement_shape), torch.finfo(y.dtype).tiny
+    mean: Tensor = y.abs().flatten(-rank).sum(-1) / A.response().sum().clamp(min=tiny)
+    return (object_level(y, rank) * mean).clamp(min=tiny)
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """What a camera recorded; the variance of its noise is y / gain + (read_noise / gain)^2 + count^2 / 12.

@@ -46,6 +46,7 @@ class Size:
     deep_blocks: int = 4
     far_width: int = 128  # at an eighth of it
     far_blocks: int = 3
+    light: int = 0  # 1: the mean of each coefficient image, the light of the scene, is an input too
 
 
 class ResidualBlock(nn.Module):
@@ -74,6 +75,7 @@ class CorrectionNet(nn.Module):
         width, deep, far = size.width, size.deep_width, size.far_width
         self.enter = nn.Conv2d(4 * (inputs + size.memory), width, 3, padding=1)
         self.stage_bias = nn.Parameter(torch.zeros(size.stages, width))
+        self.light = nn.Linear(size.components, width, bias=False) if size.light else None
         self.fine_in = nn.Sequential(*(ResidualBlock(width) for _ in range(size.blocks)))
         self.down = nn.Conv2d(width, deep, 2, stride=2)
         self.deep_in = nn.Sequential(*(ResidualBlock(deep) for _ in range(size.deep_blocks // 2)))
@@ -87,11 +89,14 @@ class CorrectionNet(nn.Module):
         for p in (*self.leave.parameters(), *self.up_far.parameters()):
             nn.init.normal_(p, std=1e-3)  # a new network hardly changes anything
 
-    def forward(self, images: Tensor, stage: int) -> Tensor:
+    def forward(self, images: Tensor, stage: int, light: Tensor | None) -> Tensor:
         height, width = images.shape[-2:]
         x = F.pad(images.to(self.enter.weight.dtype), (0, -width % MULTIPLE, 0, -height % MULTIPLE), mode="replicate")
         x = F.pixel_unshuffle(x, 2).contiguous(memory_format=torch.channels_last)
-        fine = self.fine_in(self.enter(x) + self.stage_bias[stage].view(-1, 1, 1))
+        bias = self.stage_bias[stage]
+        if self.light is not None and light is not None:
+            bias = bias + self.light(light)
+        fine = self.fine_in(self.enter(x) + bias[..., None, None])
         deep = self.deep_in(self.down(fine))
         deep = self.deep_out(deep + self.up_far(self.far(self.down_far(deep))))
         fine = self.fine_out(fine + self.up(deep))
@@ -138,8 +143,9 @@ class LearnedPrior(nn.Module):
         return torch.arange(1, self.size.components + 1, device=self.log_tau.device, dtype=torch.float32) ** -1.4
 
     def forward(
-        self, z: Tensor, d: Tensor, seen: Tensor, noise: Tensor, memory: Tensor | None, stage: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, z: Tensor, d: Tensor, seen: Tensor, noise: Tensor, memory: Tensor | None, stage: int,
+        light: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """One correction of N stacks of images, of up to K components.
 
         Args:
@@ -147,6 +153,7 @@ class LearnedPrior(nn.Module):
             seen, noise: (N, 1, H, W).
             memory: of the call before, (N, memory, H, W); None at first.
             stage: 0 .. T - 1, how many corrections went before.
+            light: (N, K'), the mean of each image of the start, in units of s; only some sizes of network use it.
 
         Returns:
             f and g (N, K', H, W), and the memory for the next call.
@@ -157,7 +164,8 @@ class LearnedPrior(nn.Module):
         none = z.new_zeros((len(z), self.size.components - count, *z.shape[2:]))
         images = torch.cat([z, none, 3 * d, none, seen, noise, memory], 1)
         with torch.autocast(z.device.type, torch.bfloat16, enabled=self.training and _bfloat16_is_fast(z.device)):
-            out = self.net(images, stage)
+            light = None if light is None else F.pad(light, (0, self.size.components - count))
+            out = self.net(images, stage, light)
         f, g, memory = out.split((self.size.components, self.size.components, self.size.memory), 1)
         return f[:, :count], torch.sigmoid(4 * g[:, :count] - 2), memory
 
@@ -194,8 +202,8 @@ def load_prior(path: str | os.PathLike[str] | None = None) -> LearnedPrior:
         raise ValueError(f"{name}: is empty, expected the weights that scripts/train.py writes; copy the file anew")
     try:
         with safe_open(name, framework="pt") as file:
-            metadata = file.metadata() or {}
-            prior = LearnedPrior(Size(**{field: int(metadata[field]) for field in asdict(Size())}))
+            fields = {"light": "0"} | (file.metadata() or {})  # which weights of before it do not have
+            prior = LearnedPrior(Size(**{field: int(fields[field]) for field in asdict(Size())}))
             state = {key: file.get_tensor(key).float() for key in file.keys()}  # noqa: SIM118
         prior.load_state_dict(state)
     except (SafetensorError, KeyError, RuntimeError, ValueError) as error:

@@ -96,7 +96,8 @@ def subspace_tv(
             for another number of bands, or y or state of the wrong shape.
         FloatingPointError: the solver diverged; the message names the iteration.
     """
-    shape_z, y = _check_shapes(A, y, basis, state), y.contiguous()
+    _check_shapes(A, y, basis, state)
+    y = y.contiguous()
     loop = Loop(num_iters, tol=tol, monitor=monitor, name="subspace TV" if denoise is None else "subspace")
     sigma2 = variance.to(y) if isinstance(variance, Tensor) else y.new_full((), variance)
     valid = (sigma2 >= 0).all() if isinstance(variance, Tensor) else torch.tensor(variance >= 0)
@@ -105,12 +106,28 @@ def subspace_tv(
         raise ValueError(f"tv_weight must be positive, got {tv_weight}")
     if not 0 <= momentum <= MAX_MOMENTUM:
         raise ValueError(f"momentum must be 0 to 1/3, beyond which the iteration diverges, got {momentum}")
-    B = basis.to(y).contiguous()
-    lam = brightness(A, y) if tv_weight is None else tv_weight
+    lam = y.new_tensor(brightness(A, y) if tv_weight is None else tv_weight)
+    state = iterations(
+        A, y, basis.to(y).contiguous(), sigma2, lam, loop, state=state, nonnegative=nonnegative, denoise=denoise,
+        momentum=momentum,
+    )  # fmt: skip
+    result = loop.result(state.z)
+    return Result(synthesise(state.z, basis), result.history, result.status), state
+
+
+def iterations(
+    A: Camera, y: Tensor, B: Tensor, variance: Tensor, lam: Tensor, loop: Loop | range, *,
+    state: SubspaceState | None = None, nonnegative: bool = True, denoise: Denoiser | None = None,
+    momentum: float = 0.0,
+) -> SubspaceState:  # fmt: skip
+    """The iterations of `subspace_tv`, unchecked; those of a range keep no records and never wait for the device.
+
+    lambda may be a number () or one for each snapshot of a batch, (..., 1, 1).
+    """
     (_, V), inverse = A.modes(), A.inverse_modes
     if V is not None:
-        sigma2 = (V.square() * sigma2.expand(y.shape).unsqueeze(-3)).sum(-4)
-    a = (PRIOR_STRENGTH / lam**2) * sigma2 * inverse
+        variance = (V.square() * variance.expand(y.shape).unsqueeze(-3)).sum(-4)
+    a = (PRIOR_STRENGTH / lam**2) * variance * inverse
     gamma, omega = (t.expand(y.shape).contiguous() for t in (1 - a.clamp(max=1), inverse / a.clamp(min=1)))
     e = torch.zeros_like(y) if state is None else state.e.clone()
     if state is None:
@@ -120,10 +137,11 @@ def subspace_tv(
         z, q = state.z.clone(), state.q.clone()
     u = None
     if nonnegative:
-        u = z.new_zeros((*shape_z[:-3], *A.cube_shape)) if state is None or state.u is None else state.u.clone()
+        batch = y.shape[: y.ndim - len(A.measurement_shape)]
+        u = z.new_zeros((*batch, *A.cube_shape)) if state is None or state.u is None else state.u.clone()
     z_new, y_z = torch.empty_like(z), torch.empty_like(y)
     if denoise is None:
-        w = coefficient_weights(len(B), y.device).to(y).view(-1, 1, 1) * lam
+        w = coefficient_weights(len(B), y.device).to(y).view(-1, 1, 1) * (lam.unsqueeze(-1) if lam.ndim else lam)
         spare = torch.empty_like(q) if q.is_cuda else None
     z_last, e_last = (z.clone(), e.clone()) if momentum else (z, e)
     c = STEP / (3 * (1 + momentum) * (1 + 2 * momentum))
@@ -147,10 +165,10 @@ def subspace_tv(
         if momentum:
             z_new, z_last = z_last.lerp_(z_new, 1 + momentum), z_new
             e, e_last = e_last.lerp_(e, 1 + momentum), e
-        loop.compare(z_new, z, y_z, y)
+        if isinstance(loop, Loop):
+            loop.compare(z_new, z, y_z, y)
         z, z_new = z_new, z
-    result = loop.result(z)
-    return Result(synthesise(z, B), result.history, result.status), SubspaceState(z, e, u, q)
+    return SubspaceState(z, e, u, q)
 
 
 def _scale(t: Tensor, factor: Tensor, V: Tensor | None) -> Tensor:
@@ -161,8 +179,8 @@ def _scale(t: Tensor, factor: Tensor, V: Tensor | None) -> Tensor:
     return (V * amplitudes.unsqueeze(-4)).sum(-3)
 
 
-def _check_shapes(A: Camera, y: Tensor, basis: Tensor, state: SubspaceState | None) -> tuple[int, ...]:
-    """Check all shapes; returns that of z, (..., K, H, W)."""
+def _check_shapes(A: Camera, y: Tensor, basis: Tensor, state: SubspaceState | None) -> None:
+    """Raise ValueError where y, basis or state do not fit the camera."""
     check_measurement(A, y)
     if basis.ndim != 2 or basis.shape[1] != A.cube_shape[0]:
         raise ValueError(f"basis must be (K, {A.cube_shape[0]}) for this camera, got {tuple(basis.shape)}")
@@ -180,4 +198,3 @@ def _check_shapes(A: Camera, y: Tensor, basis: Tensor, state: SubspaceState | No
             f"{None if state.u is None else tuple(state.u.shape)}; continue with the camera and the number of "
             "components of the earlier run"
         )
-    return z

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from cassi.optics.detector import object_level
+from cassi.optics.detector import object_levels
 from cassi.optics.protocol import Camera, check_measurement
 from cassi.priors.learned import LearnedPrior
 from cassi.priors.spectral_basis import analyse, synthesise
@@ -83,25 +85,28 @@ def unrolled(
     if start.shape != (*batch, K, H, W):
         raise ValueError(f"start must be {(*batch, K, H, W)}, got {tuple(start.shape)}")
     loop = Loop(prior.size.stages, tol=0.0, monitor=monitor, name="learned prior")
-    z = corrected(A, y, basis.to(y), prior, start, variance, level, loop)
+    *_, z = corrections(A, y, basis.to(y), prior, start, variance, level, loop)
     return loop.result(synthesise(z, basis)), z
 
 
-def corrected(
+def corrections(
     A: Camera, y: Tensor, B: Tensor, prior: LearnedPrior, start: Tensor, variance: Tensor,
-    level: float | None = None, loop: Loop | None = None,
-) -> Tensor:  # fmt: skip
-    """z of `unrolled`, unchecked: without a loop nothing waits for the device, as CUDA graphs want it."""
+    level: Tensor | float | None = None, loop: Loop | None = None,
+) -> Iterator[Tensor]:  # fmt: skip
+    """z of `unrolled` after each of the T stages and after the last data step, unchecked.
+
+    Without a loop nothing waits for the device, as CUDA graphs require. `level` may be a tensor (..., 1, 1, 1), one
+    number for each snapshot.
+    """
     K, rank, tiny = len(B), len(A.measurement_shape), torch.finfo(y.dtype).tiny
     batch = y.shape[: y.ndim - rank]
     D = A.majorizer()
     dark = D <= tiny
     D, y = D.masked_fill(dark, 1), y.masked_fill(dark, 0)
     if level is None:
-        light = object_level(y, rank) * y.abs().flatten(len(batch)).sum(-1) / A.response().sum().clamp(min=tiny)
-        L = light.clamp(min=tiny).view(*batch, 1, 1, 1)
+        L = object_levels(A, y).view(*batch, 1, 1, 1)
     else:
-        L = y.new_full((*batch, 1, 1, 1), level)
+        L = level if isinstance(level, Tensor) else y.new_full((*batch, 1, 1, 1), level)
     L_y = L.view(*batch, *(1,) * rank)
     s = L * (math.sqrt(B.shape[1]) * prior.spread()[:K].to(y).view(-1, 1, 1))
     seen = analyse(A.adjoint(D.rsqrt().masked_fill(dark, 0)), B)[0]
@@ -112,56 +117,89 @@ def corrected(
         return v.expand(*batch, *v.shape[-3:]).reshape(-1, *v.shape[-3:])
 
     maps = images(seen[None]), images(n / (n + 0.1))
-    S_k = (prior.log_tau[:, :K].exp().to(y).view(-1, *(1,) * len(batch), K, 1, 1) * s).square()  # of all data steps
-    SB = S_k[..., 0] * B
-    diagonal = (S_k.sum(-3) / B.shape[1]).view(-1, *L_y.shape)
+    light = images(start / s).mean((-2, -1))
+    S = (prior.log_tau[:, :K].exp().to(y).view(-1, *(1,) * len(batch), K, 1, 1) * s).square()  # of all data steps
     floor = prior.log_floor.exp().to(y).view(-1, *(1,) * L_y.ndim) * L_y.square()
     N = torch.addcmul(variance, floor, D)
-    M = torch.addcmul(N, D, diagonal).reciprocal()  # about the inverse of the diagonal
-    zero = y.new_full((math.prod(batch), 1, 1), tiny)
+    diagonal = (S.sum(-3) / B.shape[1]).view(-1, *L_y.shape)
+    M = torch.addcmul(N, D, diagonal).detach().reciprocal()  # about the inverse of the diagonal
 
     def data_step(z: Tensor, t: int) -> tuple[Tensor, Tensor]:
         y_z = A.forward(synthesise(z, B))
-        return _missing(A, B, SB[t], N[t], M[t], y - y_z, zero), y_z.detach()
+        d: Tensor = _DataStep.apply(A, B, S[t], N[t], M[t], y - y_z)  # type: ignore[no-untyped-call]
+        return d, y_z.detach()
 
     z, h = start, None
     d, _ = data_step(z, 0)
     for t in range(prior.size.stages) if loop is None else loop:
         z_old = z.detach()
-        f, g, h = prior(images(z / s), images(d / s), *maps, h, t)
+        f, g, h = prior(images(z / s), images(d / s), *maps, h, t, light)
         z = torch.addcmul(z, s, f.view_as(z))
         d, y_z = data_step(z, t + 1)
         z = torch.addcmul(z, g.view_as(z), d)
         if loop is not None:
             loop.compare(z.detach(), z_old, y_z, y)
+        yield z
     d, _ = data_step(z, prior.size.stages)
-    return z + d
+    yield z + d
 
 
-def _missing(A: Camera, B: Tensor, SB: Tensor, N: Tensor, M: Tensor, r: Tensor, zero: Tensor) -> Tensor:
-    """S B Phi^T (Phi B^T S B Phi^T + N)^-1 r by conjugate gradients, preconditioned by M; nothing in place.
+class _DataStep(torch.autograd.Function):
+    """d = S B Phi^T G^-1 r with G = Phi B^T S B Phi^T + N, by conjugate gradients preconditioned by M.
 
-    `zero`, (batch, 1, 1), all but zero, is added to scalar products: 0 / 0 where all is solved, without it.
+    With a = B Phi^T G^-1 r kept, a gradient d' of d needs one more such solve in place of a graph of the iterations:
+
+        w = G^-1 Phi B^T S d',   r' = w,   S_k' = sum (d' a - a (B Phi^T w))_k,   N' = -w G^-1 r
+
+    which is exact where the conjugate gradients have converged (implicit function theorem).
     """
-    ones = (1,) * len(A.measurement_shape)
-    batch, count = r.shape[: r.ndim - len(ones)], len(zero)
 
-    def estimate(v: Tensor) -> Tensor:
-        found: Tensor = (SB @ A.adjoint(v).flatten(-2)).view(*batch, len(B), *A.cube_shape[1:])
-        return found
+    @staticmethod
+    def forward(  # type: ignore[no-untyped-def]
+        ctx, A: Camera, B: Tensor, S: Tensor, N: Tensor, M: Tensor, r: Tensor
+    ) -> Tensor:
+        v = _solve(A, B, S, N, M, r)
+        a = analyse(A.adjoint(v), B)
+        ctx.A = A
+        ctx.save_for_backward(B, S, N, M, v, a)
+        return S * a
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(  # type: ignore[no-untyped-def]
+        ctx, grad: Tensor
+    ) -> tuple[None, None, Tensor, Tensor, None, Tensor]:
+        A, (B, S, N, M, v, a) = ctx.A, ctx.saved_tensors
+        w = _solve(A, B, S, N, M, A.forward(synthesise(S * grad, B)))
+        to_S = (a * (grad - analyse(A.adjoint(w), B))).sum((-2, -1), keepdim=True)
+        return None, None, to_S, -w * v, None, w
+
+
+def _solve(A: Camera, B: Tensor, S: Tensor, N: Tensor, M: Tensor, r: Tensor) -> Tensor:
+    """(Phi B^T S B Phi^T + N)^-1 r by conjugate gradients, preconditioned by M."""
+    ones = (1,) * len(A.measurement_shape)
+    batch = r.shape[: r.ndim - len(ones)]
+    count = math.prod(batch)
+    zero = r.new_full((count, 1, 1), torch.finfo(r.dtype).tiny)  # added to scalar products: no 0 / 0 once all is solved
+    SB = S[..., 0] * B
+
+    def G(p: Tensor) -> Tensor:
+        z = (SB @ A.adjoint(p).flatten(-2)).view(*batch, len(B), *A.cube_shape[1:])
+        return A.forward(synthesise(z, B)).addcmul_(N, p)
 
     def dot(a: Tensor, b: Tensor) -> Tensor:
         return torch.baddbmm(zero, a.reshape(count, 1, -1), b.reshape(count, -1, 1)).view(*batch, *ones)
 
+    r = r.clone()
     q = M * r
-    v, p, rq = r, q, dot(r, q)
+    v, p, rq = torch.zeros_like(r), q.clone(), dot(r, q)
     for i in range(CG_ITERS):
-        G = torch.addcmul(A.forward(synthesise(estimate(p), B)), N, p)
-        alpha = rq / dot(p, G)
-        v = torch.addcmul(v, alpha, p) if i > 0 else alpha * p
+        Gp = G(p)
+        alpha = rq / dot(p, Gp)
+        v.addcmul_(alpha, p)
         if i < CG_ITERS - 1:
-            r = torch.addcmul(r, alpha, G, value=-1)
-            q = M * r
+            r.addcmul_(alpha, Gp, value=-1)
+            torch.mul(M, r, out=q)
             rq_old, rq = rq, dot(r, q)
-            p = torch.addcmul(q, rq / rq_old, p)
-    return estimate(v)
+            p.mul_(rq / rq_old).add_(q)
+    return v
