@@ -4,33 +4,31 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import signal
 import sys
-import tempfile
+from dataclasses import fields
 from pathlib import Path
 
 EXAMPLES = """\
 examples:
-  ten minutes on two CPU cores; gone on with later for an hour in all
-      python scripts/train.py --data FOLDER --output run --minutes 10
+  an hour on CPU cores; the same command with more minutes goes on
       python scripts/train.py --data FOLDER --output run --minutes 60
-  on a GPU; all CPU cores but one draw examples for it
-      python scripts/train.py --data FOLDER --output run --minutes 10 --device cuda --rate 8e-4
-  more for the weights that come with the program, on a GPU: two cores no longer better them
-      python scripts/train.py --data FOLDER --output more --minutes 10 --device cuda --rate 8e-4 \\
-          --weights cassi/priors/learned.safetensors
-  for one camera alone, from those weights; steps of few looks make them worse
-      python scripts/train.py --data FOLDER --output mine --camera camera.h5 --minutes 120 --rate 2e-4 --cameras 8
+  twelve minutes of a GPU, then a table of scenes that were not trained with
+      python scripts/train.py --data FOLDER --output run --minutes 12 --device cuda --evaluate
+  the same with measured cubes of CAVE too: weights for research only
+      python scripts/train.py --data FOLDER --output more --minutes 12 --device cuda --evaluate --measured
+  for one camera alone, from weights that are there
+      python scripts/train.py --data FOLDER --output mine --camera camera.h5 --weights run/weights.safetensors
 then
       python scripts/reconstruct.py --measurement scene.h5 --weights run/weights.safetensors
 
-FOLDER holds cave_train/*.h5 (`cube_sqrt`, (31, H, W) uint8, square root of the radiance at 400 to 700 nm); for
-photographs rgb_train/*.jpg and spectra/sfu1995_400_700_10nm.npz (`reflectance`); for measured masks kaist/scene01.h5 or
-*_real/mask.mat (`mask`). The output holds the checkpoint and the weights.
+FOLDER holds free/photographs/*.jpg and free/spectra.h5 (groups `reflectance` and `light` of spectra (N, 31), 400 to 700
+nm). With --measured also cave_train/*.h5 (`cube_sqrt`, (31, H, W) uint8, square root of the radiance) and measured
+masks, kaist/scene01.h5 or *_real/mask.mat (`mask`). --evaluate takes from cave_train, cave and kaist what is there.
+The output holds checkpoint.pt, curve.jsonl, weights.safetensors and evaluation.md.
 exit codes: 0 done, 1 the computation failed, 2 the input or the output cannot be used, 130 interrupted (the last
-checkpoint is at most a minute old: the same command goes on from it)
+checkpoint is at most a minute old: the same command resumes from it)
 """
 
 
@@ -41,110 +39,105 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True, metavar="FOLDER", help="scenes to train with")
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="of checkpoint and weights")
     parser.add_argument("--minutes", type=float, default=60.0, help="of training in all (default 60)")
-    parser.add_argument("--processes", type=int, help="that share a batch (default: one for each CPU core, 1 on a GPU)")
-    parser.add_argument(
-        "--makers", type=int, metavar="N",
-        help="CPU cores that draw examples for each process while it trains (default: all but one on a GPU, else none)",
-    )  # fmt: skip
-    parser.add_argument("--cameras", type=int, default=2, help="in a batch, for each process (default 2)")
-    parser.add_argument("--scenes", type=int, help="for each camera (default 1, 16 on a GPU)")
-    parser.add_argument("--size", default="80x160", help="of an example, height x width [pixel] (default 80x160)")
-    parser.add_argument("--rate", type=float, default=5e-4, help="of learning, at most (default 5e-4)")
+    parser.add_argument("--measured", action="store_true", help="train with measured cubes and masks too")
+    parser.add_argument("--cameras", type=int, default=1, help="in a step (default 1)")
+    parser.add_argument("--scenes", type=int, help="for each camera (default 4, 32 on a GPU)")
+    parser.add_argument("--size", help="of an example, height x width [pixel] (default 64x96, 128x128 on a GPU)")
+    parser.add_argument("--rate", type=float, default=1e-3, help="of learning, at most (default 1e-3)")
     parser.add_argument("--weights", type=Path, metavar="FILE", help="to begin with, of a training before")
     parser.add_argument(
         "--camera", type=Path, metavar="FILE",
         help="train for this camera alone: one that was saved (reconstruct.py --save-camera), a calibration or a "
         "measurement with its mask; begins with the weights of the program",
     )  # fmt: skip
-    parser.add_argument("--stages", type=int, default=4, help="times the network is applied (default 4)")
+    parser.add_argument("--stages", type=int, default=6, help="times the network is applied (default 6)")
+    parser.add_argument("--start", type=int, default=40, help="iterations of total variation before it (default 40)")
+    parser.add_argument("--photographs", type=int, metavar="N", help="at most, for a quick try")
+    parser.add_argument("--evaluate", action="store_true", help="measure the weights on scenes that are held out")
     parser.add_argument("--seed", type=int, default=0, help="of network and examples (default 0)")
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda, cuda:1 ..., auto")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     return parser.parse_args(arguments)
 
 
-def check_numbers(args: argparse.Namespace) -> tuple[int, int]:
+def checked_size(args: argparse.Namespace) -> tuple[int, int]:
     """Height and width of an example.
 
     Raises:
-        ValueError: a number that cannot be.
+        ValueError: a number out of range.
     """
-    for name in ("processes", "cameras", "scenes", "stages"):
+    for name in ("cameras", "scenes", "stages", "photographs"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise ValueError(f"--{name} must be at least 1, got {getattr(args, name)}")
-    if args.makers is not None and args.makers < 0:
-        raise ValueError(f"--makers must be at least 0, got {args.makers}")
+    if args.start < 3:
+        raise ValueError(f"--start must be at least 3, got {args.start}")
     for name in ("minutes", "rate"):
         if not 0 < getattr(args, name) < float("inf"):
             raise ValueError(f"--{name} must be positive, got {getattr(args, name)}")
     found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", args.size)
     if found is None:
-        raise ValueError(f"--size must be height x width as in 80x160, got {args.size}")
-    if min(int(found[1]), int(found[2])) < 8:
-        raise ValueError(f"--size must be at least 8 x 8, got {args.size}")
+        raise ValueError(f"--size must be height x width as in 64x96, got {args.size}")
+    if min(int(found[1]), int(found[2])) < 16:
+        raise ValueError(f"--size must be at least 16 x 16, got {args.size}")
     return int(found[1]), int(found[2])
 
 
 def main(arguments: list[str] | None = None) -> int:
     args = parse(arguments)
     sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1])]
-    from torch import multiprocessing
-    from training.examples import read_camera
-    from training.loop import Settings, Training, train
-    from training.scenes import load_scenes
+    import torch
+    from training.cameras import read_camera
+    from training.evaluate import evaluate, table
+    from training.loop import Settings, Training, peak
 
+    from cassi.files.atomic import write_text
     from cassi.kernels.dispatch import pick_device
     from cassi.priors.learned import WEIGHTS, load_prior
 
-    ended_early = (multiprocessing.ProcessRaisedException, multiprocessing.ProcessExitedException)
     try:
-        size = check_numbers(args)
-        args.device = str(pick_device(args.device))
-        load_scenes(args.data).check_size(*size)
+        device = pick_device(args.device)
+        args.device, on_gpu = str(device), device.type == "cuda"
+        args.scenes = (32 if on_gpu else 4) if args.scenes is None else args.scenes
+        args.size = args.size or ("128x128" if on_gpu else "64x96")
+        args.size = checked_size(args)
         if args.camera:
-            read_camera(args.camera).check_size(size)
+            read_camera(args.camera).check_size(args.size)
             args.weights = args.weights or WEIGHTS
         if args.weights:
             load_prior(args.weights)
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        processes = args.processes or (cores if args.device == "cpu" else 1)
-        if args.makers is None:
-            args.makers = 0 if args.device == "cpu" else max(0, cores // processes - 1)
-        args.scenes = args.scenes or (1 if args.device == "cpu" else 16)
-        given = {name: value for name, value in vars(args).items() if name != "quiet"}
-        settings = Settings(**given | {"size": size, "processes": processes})
-        begun = Training(settings)  # its checkpoint, its device
+        args.start_iters, args.limit = args.start, args.photographs
+        training = Training(Settings(**{f.name: getattr(args, f.name) for f in fields(Settings)}))
+        len(training.scenes.photographs)  # read now, while it is the input's fault that they cannot be
     except (ValueError, OSError, RuntimeError) as error:
         print(f"train: error: {error}", file=sys.stderr)
         return 2
-    if begun.progress.step:
-        done = begun.progress.seconds / 60
+    if training.progress.step:
+        done = training.progress.seconds / 60
         more = "; it has had its time, give it more --minutes" if done >= args.minutes else ""
-        print(f"goes on from {begun.checkpoint} ({done:.1f} of {args.minutes:g} min) with the network in it{more}")
+        print(f"resumes {training.checkpoint} ({done:.1f} of {args.minutes:g} min) with the network in it{more}")
+    if (most := peak(device)) is not None:
+        print(f"{torch.cuda.get_device_name(device)}: at most {most:.0f} bfloat16 TFLOP/s")
     try:
-        if processes == 1:
-            train(0, settings, "", not args.quiet)
-        else:  # single threads are faster than as many that work on one small convolution together
-            with tempfile.TemporaryDirectory() as folder:
-                meeting = str(Path(folder) / "meeting")
-                together = multiprocessing.spawn(train, (settings, meeting, not args.quiet), processes, join=False)
-                try:
-                    while not together.join():
-                        pass
-                finally:
-                    for process in together.processes:
-                        process.terminate()
+        training.run(bar=not args.quiet)
+        weights = args.output / "weights.safetensors"
+        print(f"{weights}: sha256 {training.export(weights)}")
+        if args.evaluate:
+            report = None if args.quiet else print
+            scores = evaluate(load_prior(weights), args.data, device, start_iters=args.start, report=report)
+            write_text(args.output / "evaluation.md", table(scores) + "\n")
+            print(table(scores))
     except (KeyboardInterrupt, SystemExit) as left:
         print(
-            "train: error: interrupted; the same command goes on from the last checkpoint, if there is one",
+            "train: error: interrupted; the same command resumes from the last checkpoint, if there is one",
             file=sys.stderr,
         )
         return 130 if isinstance(left, KeyboardInterrupt) else 128 + signal.SIGTERM
-    except (ArithmeticError, RuntimeError, ValueError, OSError, *ended_early) as error:
+    except FileNotFoundError as error:
+        print(f"train: error: {error}", file=sys.stderr)
+        return 2
+    except (ArithmeticError, RuntimeError, ValueError, OSError) as error:
         print(f"train: error: {error}", file=sys.stderr)
         return 1
-    digest = Training(settings).export(args.output / "weights.safetensors")
-    print(f"{args.output / 'weights.safetensors'}: sha256 {digest}")
     return 0
 
 

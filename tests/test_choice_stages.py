@@ -20,7 +20,7 @@ from cassi.choice.plan import Method, Plan, Run
 from cassi.choice.stages import Learned, NonLocal, Problem, Stage, State, Tv, Watch
 from cassi.errors import InputError
 from cassi.optics.detector import brightness
-from cassi.priors.learned import LearnedPrior, Size, save_prior
+from cassi.priors.learned import LearnedPrior, Size, packed
 from cassi.priors.spectral_basis import analyse, smooth_basis
 from cassi.solvers.loop import Record, Result
 
@@ -357,7 +357,7 @@ def test_an_exploration_of_bright_objects_in_the_dark_raises_the_level(shot):
 
 
 def test_weights_from_a_file(shot, tmp_path):
-    save_prior(stirred(SIZE), tmp_path / "w.safetensors")
+    (tmp_path / "w.safetensors").write_bytes(packed(stirred(SIZE)))
     found = reconstruct(shot.y, shot.A.mask, step=1, prior="learned", weights=tmp_path / "w.safetensors")
     assert found.choice["learned"] is True
     assert found.parameters["weights"] == "w.safetensors"

@@ -9,16 +9,13 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import kill
 import numpy as np
 import pytest
-import torch
 
 from cassi.files import read_cube, write_cube
 from cassi.files.atomic import replacing
-from cassi.priors.learned import LearnedPrior, Size, load_prior, save_prior
 
 MOMENTS = 12
 
@@ -53,26 +50,6 @@ def test_a_cube_is_the_old_or_the_new_one(tmp_path, suffix):
         files = [file.name for file in tmp_path.iterdir()]
         assert float(read_cube(path)[0].min()) == float(read_cube(path)[0].max()) in (1, 2)
         assert files == [path.name]
-
-
-def test_weights_are_the_old_or_the_new_ones(tmp_path):
-    size = Size(components=6, stages=1, memory=2, width=8, blocks=1, deep_width=8, deep_blocks=1)
-    priors = [LearnedPrior(size) for _ in range(2)]
-    path = tmp_path / "weights.safetensors"
-    for prior in priors:
-        save_prior(prior, path)
-    handle = Path.write_bytes
-
-    def half(self: Path, data: bytes) -> int:
-        handle(self, data[: len(data) // 2])
-        raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Path, "write_bytes", half)
-        with pytest.raises(KeyboardInterrupt):
-            save_prior(priors[0], path)
-    kept = load_prior(path).state_dict()
-    assert all(torch.equal(kept[name], value.half().float()) for name, value in priors[1].state_dict().items())
 
 
 def test_a_folder_comes_whole_or_not_at_all(tmp_path):

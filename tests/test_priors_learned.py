@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from cassi.priors.learned import MULTIPLE, SHA256, WEIGHTS, LearnedPrior, Size, load_prior, save_prior
+from cassi.priors.learned import MULTIPLE, SHA256, WEIGHTS, LearnedPrior, Size, load_prior, packed
 
 SMALL = Size(
     components=4, stages=1, memory=2, width=8, blocks=1, deep_width=8, deep_blocks=2, far_width=8, far_blocks=1
@@ -65,6 +65,13 @@ def test_the_stage_is_told():
     assert torch.equal(first, again) and float((first - second).abs().max()) > 1e-3
 
 
+def test_the_light_of_the_scene_is_an_input_of_some_sizes():
+    z, maps, lights = images(1, 4, 8, 8), images(1, 1, 8, 8), images(2, 1, 4)
+    for size, changes in ((SMALL, False), (replace(SMALL, light=1), True)):
+        first, second = (stirred(size)(z, z, maps, maps, None, 0, light)[0] for light in lights)
+        assert (float((first - second).abs().max()) > 1e-3) == changes
+
+
 def test_fewer_components_are_as_if_the_others_were_zero():
     z, d, maps = images(1, 4, 8, 8), images(1, 4, 8, 8, seed=2), images(1, 1, 8, 8)
     z[:, 3:], d[:, 3:] = 0, 0
@@ -85,8 +92,8 @@ def test_pictures_of_a_batch_do_not_know_of_each_other():
 
 def test_a_file_gives_the_prior_back_up_to_half_precision(tmp_path):
     prior = stirred()
-    (digest,) = {save_prior(prior, tmp_path / "p.safetensors") for _ in range(4)}
-    assert digest == hashlib.sha256((tmp_path / "p.safetensors").read_bytes()).hexdigest()
+    (data,) = {packed(prior, licence="free") for _ in range(4)}
+    (tmp_path / "p.safetensors").write_bytes(data)
     again = load_prior(tmp_path / "p.safetensors")
     assert again.size == SMALL
     assert not again.training

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -124,10 +124,11 @@ def corrections(
     diagonal = (S.sum(-3) / B.shape[1]).view(-1, *L_y.shape)
     M = torch.addcmul(N, D, diagonal).detach().reciprocal()  # about the inverse of the diagonal
 
+    apply: Callable[..., Tensor] = _DataStep.apply
+
     def data_step(z: Tensor, t: int) -> tuple[Tensor, Tensor]:
         y_z = A.forward(synthesise(z, B))
-        d: Tensor = _DataStep.apply(A, B, S[t], N[t], M[t], y - y_z)  # type: ignore[no-untyped-call]
-        return d, y_z.detach()
+        return apply(A, B, S[t], N[t], M[t], y - y_z), y_z.detach()
 
     z, h = start, None
     d, _ = data_step(z, 0)
@@ -165,7 +166,7 @@ class _DataStep(torch.autograd.Function):
         return S * a
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(  # type: ignore[no-untyped-def]
         ctx, grad: Tensor
     ) -> tuple[None, None, Tensor, Tensor, None, Tensor]:
