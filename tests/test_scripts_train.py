@@ -28,11 +28,11 @@ from training.loop import Settings, Training, new_prior, optimizers
 from training.scenes import WAVELENGTHS, Pictures, load_scenes, read_cubes, sensitivities
 
 from cassi import CASSI
-from cassi.choice.adaptation import error
 from cassi.looking.metrics import psnr
 from cassi.priors.learned import load_prior, packed
 from cassi.priors.spectral_basis import synthesise
 from cassi.solvers.quick_start import quick_start
+from cassi.solvers.unrolled import error
 
 SMALL = replace(OF_FOUR, components=6, stages=2, light=1)
 CPU = torch.device("cpu")

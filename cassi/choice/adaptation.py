@@ -19,23 +19,13 @@ from cassi.optics.cropping import crop, croppable
 from cassi.optics.protocol import Camera
 from cassi.priors.spectral_basis import analyse, synthesise
 from cassi.solvers.loop import Record, Result
-from cassi.solvers.unrolled import unrolled
+from cassi.solvers.unrolled import error, unrolled
 
 PHOTOGRAPHS = 3
 # Of learning with Adam, at most, and steps until it is reached. On two windows of CAVE scenes (128 x 128 px), with and
 # without noise, 36 steps and the stages after them gain 0.4 to 0.65 dB over the default; Muon at 1e-4 gains 0.1 less.
 RATE, WARM = 2e-4, 10
 PIXELS = 1 << 14  # of an example
-
-
-def error(x: Tensor, truth: Tensor) -> Tensor:
-    """Squared error of each band relative to the cube's brightness, in dB, mean over the bands of N cubes: a number.
-
-    10 log10(mean (x_c - truth_c)^2 / L^2 + 10^-5), L the mean of the cube: 0.3 % of it is good enough.
-    """
-    L = truth.mean((1, 2, 3), keepdim=True).clamp(min=torch.finfo(truth.dtype).tiny)
-    squared = ((x - truth) / L).square().mean((2, 3))
-    return 10 * (squared + 1e-5).log10().mean()
 
 
 class Example(NamedTuple):

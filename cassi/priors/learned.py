@@ -89,7 +89,7 @@ class CorrectionNet(nn.Module):
         for p in (*self.leave.parameters(), *self.up_far.parameters()):
             nn.init.normal_(p, std=1e-3)  # a new network hardly changes anything
 
-    def forward(self, images: Tensor, stage: int, light: Tensor | None) -> Tensor:
+    def forward(self, images: Tensor, stage: int, light: Tensor | None = None) -> Tensor:
         height, width = images.shape[-2:]
         x = F.pad(images.to(self.enter.weight.dtype), (0, -width % MULTIPLE, 0, -height % MULTIPLE), mode="replicate")
         x = F.pixel_unshuffle(x, 2).contiguous(memory_format=torch.channels_last)

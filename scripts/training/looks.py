@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from cassi.choice.adaptation import error
 from cassi.optics.detector import object_levels
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.learned import LearnedPrior
 from cassi.priors.spectral_basis import synthesise
 from cassi.solvers.quick_start import quick_start
-from cassi.solvers.unrolled import corrections
+from cassi.solvers.unrolled import corrections, error
 from training.examples import Examples
 
 EARLIER = 0.5  # weight of the error after the last but one of the stages; the one of the final cube is 1
