@@ -85,10 +85,9 @@ def checked_size(args: argparse.Namespace) -> tuple[int, int]:
 def main(arguments: list[str] | None = None) -> int:
     args = parse(arguments)
     sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1])]
-    import torch
     from training.cameras import read_camera
     from training.evaluate import evaluate, table
-    from training.loop import Settings, Training, peak
+    from training.loop import Settings, Training, described
 
     from cassi.files.atomic import write_text
     from cassi.kernels.dispatch import pick_device
@@ -115,8 +114,7 @@ def main(arguments: list[str] | None = None) -> int:
         done = training.progress.seconds / 60
         more = "; it has had its time, give it more --minutes" if done >= args.minutes else ""
         print(f"resumes {training.checkpoint} ({done:.1f} of {args.minutes:g} min) with the network in it{more}")
-    if (most := peak(device)) is not None:
-        print(f"{torch.cuda.get_device_name(device)}: at most {most:.0f} bfloat16 TFLOP/s")
+    print(f"on {described(device)}")
     try:
         training.run(bar=not args.quiet)
         weights = args.output / "weights.safetensors"

@@ -268,10 +268,11 @@ class Training:
         return hashlib.sha256(data).hexdigest()
 
 
-def peak(device: torch.device) -> float | None:
-    """bfloat16 operations a second [TFLOP/s] that a GPU is sold with, where it is known."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-    return next((value for part, value in PEAKS.items() if part in name), None)
+def described(device: torch.device) -> str:
+    """The device in words, with the bfloat16 operations a second that a GPU is sold with, where they are known."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} threads"
+    peak = next((value for part, value in PEAKS.items() if part in name), None)
+    return name if peak is None else f"{name}, at most {peak:.0f} TFLOP/s"
 
 
 def _is_hidden(name: str) -> bool:
