@@ -104,10 +104,12 @@ def write_matlab(path: Path, content: CubeContent) -> None:
     cube = content.cube
     if cube.nbytes >= 2**31:
         raise InputError(f"a .mat file holds arrays below 2 GiB, the cube takes {cube.nbytes} bytes; write .h5")
-    # usual in MATLAB: rows, columns, bands, frames
-    arrays = {"cube": np.transpose(cube, (1, 2, 0) if cube.ndim == 3 else (2, 3, 1, 0))}
+    # usual in MATLAB: rows, columns, bands, frames; so are cubes beside it, such as the truth
+    order = (1, 2, 0) if cube.ndim == 3 else (2, 3, 1, 0)
+    arrays = {"cube": np.transpose(cube, order)}
     if content.wavelengths is not None:
         arrays["wavelengths"] = content.wavelengths
-    arrays |= {name.replace("/", "_"): values for name, values in content.datasets.items()}
+    for name, values in content.datasets.items():
+        arrays[name.replace("/", "_")] = np.transpose(values, order) if values.shape == cube.shape else values
     rest = {"attributes": dict(content.attributes) or {"none": 0}}
     savemat(path, arrays | rest, do_compression=False, long_field_names=True, oned_as="row")
