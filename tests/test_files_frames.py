@@ -2,6 +2,7 @@
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import h5py
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import tifffile
 from PIL import Image
 
-from cassi.files import InputError, Levels, ReadOptions, common_bit_depth, describe, open_container, read_measurement
+from cassi.files import InputError, Levels, ReadOptions, describe, open_container, read_measurement, shared_levels
 from cassi.files.container import Container
 from cassi.files.formats.tiff import _open
 from cassi.files.frames import find_files, natural
@@ -31,13 +32,15 @@ def stack(tmp_path):
     with h5py.File(path, "w") as file:
         file.create_dataset("measurement", data=counts, chunks=(1, H, 14), compression="gzip")
         file["mask"] = MASK
-        file["cube"] = np.broadcast_to(np.arange(12, dtype=np.float32)[:, None, None, None], (12, 4, H, W))
+        file["cube"] = np.broadcast_to(
+            (20 + np.arange(12, dtype=np.float32))[:, None, None, None] / 1000, (12, 4, H, W)
+        )
     return path, counts
 
 
 def test_a_frame_is_read_alone_and_has_the_scale_of_all(stack, monkeypatch):
     path, counts = stack
-    assert common_bit_depth([path], ReadOptions()) == 12  # frame 0 alone would be taken for 8 bits
+    assert shared_levels([path], ReadOptions()).full_scale == 4095  # frame 0 alone would be taken for 8 bits
     opened = open_measurement(path, ReadOptions(levels=TWELVE))
     assert opened.frames == range(12)
     whole = opened.read()
@@ -54,7 +57,7 @@ def test_a_frame_is_read_alone_and_has_the_scale_of_all(stack, monkeypatch):
     monkeypatch.setattr(Container, "read", counted)
     m = opened.read(5)
     assert sizes == [("measurement", H * 14), ("cube", 4 * H * W)]
-    assert np.allclose(m.y, counts[5] / 4095) and m.cube[0, 0, 0] == 5
+    assert np.allclose(m.y, counts[5] / 4095) and m.cube[0, 0, 0] == np.float32(0.025)
 
 
 def test_saturation_belongs_to_its_frame(stack):
@@ -63,17 +66,18 @@ def test_saturation_belongs_to_its_frame(stack):
     assert read_measurement(stack[0], frames=6, levels=levels).bad_pixels is None
 
 
-def test_what_has_no_common_bit_depth(tmp_path):
+def test_the_levels_that_files_share(tmp_path):
     options = ReadOptions(mask=MASK)
     for name, values in {"counts": STACK[0], "float": STACK[0] / 2, "dark": STACK.astype(np.int16) - 50}.items():
         np.save(tmp_path / f"{name}.npy", values)
     (tmp_path / "broken.npy").write_bytes(b"\x93NUMPY broken")
     counts, floats, dark, broken = (tmp_path / f"{name}.npy" for name in ("counts", "float", "dark", "broken"))
-    assert common_bit_depth([counts, broken], options) == 8
-    assert common_bit_depth([broken], options) is None
-    assert common_bit_depth([counts, floats], options) is None
-    assert common_bit_depth([dark], options) is None
-    assert common_bit_depth([dark], ReadOptions(mask=MASK, levels=Levels(black_level=-50))) == 8
+    assert shared_levels([counts, broken], options) == Levels(full_scale=255)
+    assert shared_levels([broken], options) == shared_levels([floats], options) == Levels()
+    assert shared_levels([counts, floats], options) == Levels(full_scale=255, counts_per_unit=1)
+    assert shared_levels([dark], options) == Levels()
+    black = Levels(black_level=-50)
+    assert shared_levels([dark], ReadOptions(mask=MASK, levels=black)) == replace(black, full_scale=255)
 
 
 def test_files_of_folders_patterns_and_lists(tmp_path):

@@ -62,10 +62,6 @@ def test_matlab_layout_is_rows_columns_bands(tmp_path):
     cube = np.random.default_rng(0).random((2, 3, 4)).astype(np.float32)
     write_cube(tmp_path / "c.mat", cube, history=[Record(0, 0.1, 1.0, 0.3)], attributes={"status": "converged"})
     content = scipy.io.loadmat(tmp_path / "c.mat", simplify_cells=True)
-    write_cube(tmp_path / "t.mat", cube, datasets={"truth": 2 * cube, "residual": np.ones((3, 6))})
-    beside = scipy.io.loadmat(tmp_path / "t.mat", simplify_cells=True)
-    assert np.array_equal(beside["truth"], 2 * beside["cube"]) and beside["residual"].shape == (3, 6)
-    assert np.array_equal(read_cube(tmp_path / "t.mat", key="truth")[0], 2 * cube)
     assert np.array_equal(content["cube"][:, :, 1], cube[1])
     assert content["history_residual"] == 1.0
     assert content["attributes"]["status"] == "converged"

@@ -15,7 +15,7 @@ from cassi.choice.noise import CameraNoise
 from cassi.cli.options import MANY, SHOTS, check, values_for
 from cassi.cli.shell import command_line
 from cassi.errors import InputError, Note
-from cassi.files import Levels, ReadOptions, common_bit_depth, file_sha256, frame_count
+from cassi.files import Levels, ReadOptions, file_sha256, frame_count, shared_levels
 from cassi.files.frames import find_files, frame_name, natural
 from cassi.files.reading import open_measurement
 from cassi.files.scenes import is_stack, options_of_shots, stated_shots
@@ -151,7 +151,7 @@ def _reading(args: argparse.Namespace, files: Sequence[str], shots: int, *, toge
         each = options_of_shots(files[0], options, shots, args.mask, own=not is_stack(files[0], args.key))
     if together and args.bit_depth is None and not args.calibration:
         with suppress(InputError):  # none can be read, which is told of each when its turn comes
-            levels = replace(levels, bit_depth=common_bit_depth(files, each[0]))
+            levels = shared_levels(files, each[0])
         each = tuple(replace(one, levels=levels) for one in each)
     calibrations = tuple(Calibration.load(path) for path in args.calibration)
     return Reading(each, calibrations, args.turn_mask, args.gain, args.read_noise)

@@ -12,7 +12,7 @@ from cassi.cli.calibrate import tell
 from cassi.cli.options import values_for
 from cassi.cli.places import check_files
 from cassi.cli.shell import warn
-from cassi.files import Levels, ReadOptions, common_bit_depth
+from cassi.files import Levels, ReadOptions, shared_levels
 from cassi.files.frames import find_files
 from cassi.files.reading import open_measurement
 from cassi.optics.mask_match import check_masks
@@ -54,7 +54,6 @@ def _captures(args: argparse.Namespace) -> list[Measurement]:
     found = find_files(args.measurement, [name for name in (args.mask, args.bad_pixels) if name])
     files = list({file.resolve(): file for file in found}.values())
     check_files("refine", args, files)
-    if levels.bit_depth is None:
-        options = replace(options, levels=replace(levels, bit_depth=common_bit_depth(files, options)))
+    options = replace(options, levels=shared_levels(files, options))
     frames = [(opened, k) for opened in (open_measurement(file, options) for file in files) for k in opened.frames]
     return [opened.read(k) for opened, k in frames[:: max(1, -(-len(frames) // MOST))]]

@@ -28,6 +28,8 @@ class Entry:
 
     `axes` are the letters of the axes, if the file states them (N frame, C band, H row, W column); `bits` is the bit
     depth, if known and smaller than that of the type; `problem` is why the entry cannot be read ("text").
+    `packed` is the integer type that whole floats are stored in; `declares_missing` is whether the file says what
+    stands for no value, which is read as NaN.
     """
 
     name: str
@@ -37,6 +39,8 @@ class Entry:
     bits: int | None = None
     problem: str | None = None
     attributes: Mapping[str, object] = field(default_factory=dict)
+    packed: np.dtype | None = None
+    declares_missing: bool = False
 
     def __str__(self) -> str:
         name = one_line(self.name, 80)  # any name must be printable

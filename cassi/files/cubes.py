@@ -49,6 +49,7 @@ def read_cube(path: str | os.PathLike[str], *, key: str | None = None) -> tuple[
         raise InputError(
             f"{path}: '{entry.name}' has shape {values.shape}, expected a cube of 3 axes (C, H, W) or 4 (N, C, H, W)"
         )
+    values = values if entry.packed is None else values.astype(entry.packed)
     cube = scale_cube(values, f"{path}: '{entry.name}'")[0]
     if wavelengths is None:
         return cube, None

@@ -1,17 +1,24 @@
 """Many frames: files of folders, patterns and lists, their names, and their common scale."""
 
 import glob
+import math
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from cassi.errors import InputError
 from cassi.files.atomic import PathLike
 from cassi.files.formats.table import SUFFIXES
-from cassi.files.options import ReadOptions
-from cassi.files.reading import open_measurement
-from cassi.files.scaling import BIT_DEPTHS
+from cassi.files.options import Levels, ReadOptions
+from cassi.files.reading import OpenedMeasurement, open_measurement
+from cassi.files.scaling import digits, full_scale, smallest_depth
+
+MAX_FLOATS = 8  # files of floats whose level is looked at
 
 
 def natural(path: PathLike) -> list[tuple[str, int]]:
@@ -58,25 +65,46 @@ def frame_name(stack: str, frame: int) -> str:
     return f"{stack}_{frame:06d}"
 
 
-def common_bit_depth(files: Sequence[PathLike], options: ReadOptions) -> int | None:
-    """The smallest usual bit depth that holds every integer count of these files, so that all share one unit.
+def shared_levels(files: Sequence[PathLike], options: ReadOptions) -> Levels:
+    """The levels of the options, completed so that all frames of these files share one unit and one full scale.
 
-    Frames are scanned one at a time; files that cannot be read are skipped and report their error later. None if a file
-    holds floats, which are not rescaled, or no file can be read.
+    Integers by the smallest usual bit depth that holds all of them. Beside floats, which are not rescaled, they are
+    left as counts if that is closer to the floats' mean level than fractions of full scale are. Frames are scanned one
+    at a time; files that cannot be read are skipped and report their error later.
     """
-    highest = None
-    for path in files:
+    highest, occurring, floats, means = None, 0, [], []
+    levels = options.levels
+    for path in files if levels.bit_depth is None else ():
         try:
             opened = open_measurement(path, options)
             if opened.entry.dtype is None or opened.entry.dtype.kind not in "iu":
-                return None
-            for frame in opened.frames if opened.entry.bits is None else ():
+                floats.append(opened)
+                continue
+            bits = opened.entry.bits
+            for frame in opened.frames:
                 counts = opened.counts(frame)
-                if counts.min() < 0 and options.levels.black_level is None:  # an error when it is read
-                    return None
-                highest = max(int(counts.max()), highest or 0)
+                if np.nanmin(counts) < 0 and levels.black_level is None:  # an error when it is read
+                    return levels
+                highest = max(int(np.nanmax(counts)) if bits is None else 2**bits - 1, highest or 0)
+                occurring |= digits(counts) if bits is None else 1
+                means.append(float(np.nanmean(counts)))
+                if bits is not None and frame:
+                    break
         except InputError:
             continue
-        if opened.entry.bits is not None:
-            highest = max(2**opened.entry.bits - 1, highest or 0)
-    return None if highest is None else next((bits for bits in BIT_DEPTHS if highest <= 2**bits - 1), 32)
+    if highest is None:
+        return levels
+    full, black = full_scale(smallest_depth(highest), highest, occurring), levels.black_level or 0.0
+    beside = [level for opened in floats[:MAX_FLOATS] if (level := _level(opened)) > black]
+    light = np.mean(means) - black
+    if not beside or light <= 0:
+        return replace(levels, full_scale=full)
+    steps = [abs(math.log((np.mean(beside) - black) * unit / light)) for unit in (1.0, full - black)]
+    return replace(levels, full_scale=full, counts_per_unit=1.0 if steps[0] <= steps[1] else None)
+
+
+def _level(opened: OpenedMeasurement) -> float:
+    """The mean of its first frame; 0 if that cannot be read."""
+    with suppress(InputError):
+        return float(np.nanmean(opened.counts(opened.frames[0])))
+    return 0.0

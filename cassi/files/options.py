@@ -19,6 +19,8 @@ class Levels:
     Attributes:
         bit_depth: bits of integer counts; by default the smallest of 8, 10, 12, 14, 16 that holds the maximum.
         black_level: count of a dark pixel, subtracted.
+        full_scale: largest count there can be; default the largest of the bit depth.
+        counts_per_unit: counts that become 1; default full scale - black level.
         saturation: count from which a pixel is bad; by default full scale for integers, none for floats.
 
     Raises:
@@ -28,11 +30,13 @@ class Levels:
     bit_depth: int | None = None
     black_level: float | None = None
     saturation: float | None = None
+    full_scale: float | None = None
+    counts_per_unit: float | None = None
 
     def __post_init__(self) -> None:
         if self.bit_depth is not None and not 1 <= self.bit_depth <= 32:
             raise InputError(f"bit depth must lie in 1..32, got {self.bit_depth}")
-        for name in ("black_level", "saturation"):
+        for name in ("black_level", "saturation", "full_scale", "counts_per_unit"):
             level = getattr(self, name)
             if level is not None and not math.isfinite(level):
                 raise InputError(f"{name.replace('_', ' ')} must be finite, got {level}")

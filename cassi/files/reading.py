@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,12 +27,15 @@ from cassi.files.names import (
 )
 from cassi.files.opening import open_container
 from cassi.files.options import MAX_BANDS, Levels, ReadOptions
-from cassi.files.scaling import band_axis, mask_to_float32, plan_counts, read_leading, scale_cube
+from cassi.files.scaling import band_axis, digits, mask_to_float32, plan_counts, read_leading, scale_cube, to_float32
 from cassi.files.wavelength_files import parse_wavelengths
 from cassi.optics.geometry import Shifts, infer_shifts
 from cassi.optics.measurement import Measurement
 from cassi.optics.outliers import without_impulses
 from cassi.optics.wavelengths import check_wavelengths
+
+MAX_RATIO = 3.0  # of the light of a truth to that of its snapshot, from which on it is in another unit
+ALIKE = 1.1  # ... from which on it may be
 
 
 def read_measurement(
@@ -100,8 +104,11 @@ class OpenedMeasurement:
         container = self.container
         name = f"{container.path}: '{self.entry.name}'"
         marked = _select_marked(self.marked, frames)
-        raw = _blank_bad_pixels(self.counts(frames), marked, notes)
-        counts = plan_counts(raw.dtype, float(raw.min()), float(raw.max()), self.entry.bits, self.options.levels)
+        raw = self.counts(frames)
+        marked = _mark_missing(self.entry, raw, marked, notes)
+        raw = _blank_bad_pixels(raw, marked, notes)
+        kind, levels = self.entry.dtype or raw.dtype, self.options.levels
+        counts = plan_counts(kind, float(raw.min()), float(raw.max()), self.entry.bits, levels, digits(raw))
         y, saturated = counts.apply(raw, name)
         del raw
         notes.append(counts.note)
@@ -110,6 +117,8 @@ class OpenedMeasurement:
             raise InputError(f"{name}: every detector pixel is marked bad or saturated")
         if not y.any():
             notes.append("the measurement is zero everywhere")
+        truth = _truth(self, frames, notes)
+        cube = None if truth is None else _in_unit_of(y, self.mask, truth, counts.scale, notes)
         scale, unit = counts.scale, counts.unit
         if scale == 1:
             scale = _number(container, "scale") or scale
@@ -121,7 +130,7 @@ class OpenedMeasurement:
             mask=self.mask,
             shifts=self.shifts,
             wavelengths=self.wavelengths,
-            cube=_truth(self, size, frames, notes),
+            cube=cube,
             mean_band=_mean_band(container, self.layout, size, notes),
             bad_pixels=bad,
             unit=one_line(unit, 80),
@@ -129,6 +138,7 @@ class OpenedMeasurement:
             gain=None if gain is None else gain * counts.scale,
             read_noise=_number(container, "read_noise"),
             notes=tuple(Note(note) for note in notes),
+            stored=(counts.black, counts.scale),
             source=container.path.name,
             sha256=file_sha256(container.path),
         )
@@ -228,6 +238,17 @@ def _select_marked(marked: np.ndarray | None, frames: int | slice | None) -> np.
     return np.asarray(picked if isinstance(frames, int) else picked.any(axis=0))
 
 
+def _mark_missing(entry: Entry, raw: np.ndarray, marked: np.ndarray | None, notes: list[str]) -> np.ndarray | None:
+    """The marked pixels and those that the file declares missing in any of these frames."""
+    if not entry.declares_missing or raw.dtype.kind != "f":
+        return marked
+    missing: np.ndarray = np.isnan(raw).reshape(-1, *raw.shape[-2:]).any(axis=0)
+    if not missing.any():
+        return marked
+    notes.append(f"{np.count_nonzero(missing)} pixels that the file declares missing are marked as bad")
+    return missing if marked is None else marked | missing
+
+
 def _blank_bad_pixels(raw: np.ndarray, marked: np.ndarray | None, notes: list[str]) -> np.ndarray:
     """Set bad pixels with NaN or Inf to 0; their values are never used."""
     if marked is None or raw.dtype.kind != "f":
@@ -292,14 +313,20 @@ def _wavelengths(
     return None
 
 
-def _truth(
-    opened: OpenedMeasurement, size: tuple[int, int], frames: int | slice | None, notes: list[str]
-) -> np.ndarray | None:
-    """The truth (C, H, W) or (N, C, H, W), if the file has one of matching size."""
+class _Truth(NamedTuple):
+    """Values as stored, (C, H, W) or (N, C, H, W), and their name."""
+
+    values: np.ndarray
+    name: str
+
+
+def _truth(opened: OpenedMeasurement, frames: int | slice | None, notes: list[str]) -> _Truth | None:
+    """The truth, if the file has one of matching size; of a stack, one of these frames."""
     container, layout, num_bands = opened.container, opened.layout, len(opened.shifts)
     entry = find(container, TRUTH)
     if entry is None or entry in (opened.entry, opened.mask_entry):
         return None
+    size = (opened.mask.shape[-2], opened.mask.shape[-1])
     image, values = size[::-1] if layout.transposed else size, None
     if len(entry.shape) == 4:
         order = stack_order(container, entry)
@@ -315,9 +342,56 @@ def _truth(
         notes.append(f"'{entry.name}' {entry.shape} is not the truth of {num_bands} bands of {image}: not used")
         return None
     values = np.swapaxes(values, -1, -2) if layout.transposed else values
-    cube, note = scale_cube(values, f"{container.path}: '{entry.name}'")
-    notes += [note] if note else []
-    return cube
+    values = values if entry.packed is None else values.astype(entry.packed)
+    if len(entry.shape) == 3 and len(opened.frames) > 1 and not _explains(opened, values, frames):
+        notes.append(f"'{entry.name}' is one truth beside {len(opened.frames)} snapshots and not that of all: not used")
+        return None
+    return _Truth(values, entry.name)
+
+
+def _explains(opened: OpenedMeasurement, cube: np.ndarray, frames: int | slice | None) -> bool:
+    """Whether one truth (C, H, W) is that of these frames of a stack: it explains them as well as it does any.
+
+    By the residual |y - a Phi x| / |y|, a free, of every frame, with the shifts rounded to whole pixels.
+    """
+    starts = [round(d - min(opened.shifts)) for d in opened.shifts]
+    light = np.zeros_like(opened.counts(0), dtype=np.float64)
+    for start, band in zip(starts, opened.mask * cube.astype(np.float32), strict=True):
+        light[:, start : start + band.shape[-1]] += band[:, : light.shape[-1] - start]
+    residuals = []
+    for frame in opened.frames:
+        y = np.nan_to_num(opened.counts(frame).astype(np.float64)) - (opened.options.levels.black_level or 0)
+        cosine = float((y * light).sum()) / max(float(np.linalg.norm(y) * np.linalg.norm(light)), 1e-300)
+        residuals.append(math.sqrt(max(0.0, 1 - cosine**2)))
+    picked = residuals if frames is None else residuals[frames]
+    return bool(np.all(np.asarray(picked) <= 1.5 * min(residuals) + 0.01))
+
+
+def _in_unit_of(y: np.ndarray, mask: np.ndarray, truth: _Truth, scale: float, notes: list[str]) -> np.ndarray:
+    """The truth in the unit of the snapshots, by the light that arrives, sum y = sum m x, whatever the shifts.
+
+    Divided by what integers of its own are divided by, or as the snapshots were, whichever fits; where neither does, it
+    is in another unit, and divided by the ratio.
+    """
+    values, name = truth
+    own = plan_counts(values.dtype, 0.0, float(values.max()), None).scale if values.dtype.kind in "iu" else 1.0
+    mean = values.mean(axis=tuple(range(values.ndim - 3)), dtype=np.float64)
+    sent = float((mean * mask).sum())
+    arrived = float(y.mean(axis=tuple(range(y.ndim - 2)), dtype=np.float64).sum())
+    divisor = own
+    if sent > 0 and arrived > 0:
+        divisor = min((own, scale), key=lambda one: abs(math.log(sent / one / arrived)))
+        ratio = sent / divisor / arrived
+        if not 1 / MAX_RATIO <= ratio <= MAX_RATIO:
+            notes.append(
+                f"'{name}' is {ratio:.3g} times as bright as the snapshot, so in another unit: divided by that"
+            )
+            divisor *= ratio
+        elif not 1 / ALIKE <= ratio <= ALIKE:
+            notes.append(f"'{name}' is {ratio:.3g} times as bright as the snapshot: is it in the same unit?")
+    if divisor in (own, scale) and divisor != 1:
+        notes.append(f"'{name}' divided by {divisor:g}" + (", as the snapshot" if divisor == scale else ""))
+    return to_float32(values if divisor == 1 else values / np.float64(divisor), f"'{name}'")
 
 
 def _mean_band(container: Container, layout: Layout, size: tuple[int, int], notes: list[str]) -> np.ndarray | None:

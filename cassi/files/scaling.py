@@ -7,9 +7,10 @@ import numpy as np
 from cassi.errors import InputError, Note
 from cassi.files.container import Container, Entry
 from cassi.files.options import Levels
-from cassi.optics.measurement import MASK_RANGE
+from cassi.optics.measurement import MASK_RANGE, as_transmission
 
 BIT_DEPTHS = (8, 10, 12, 14, 16)
+MIN_NUMBERS = 12  # different counts, of which hardly all are even by chance
 MAX_SIZE, MIN_SIZE = 1e30, 1e-30  # squares and ratios of values beyond leave the range of float32
 
 
@@ -53,16 +54,54 @@ class Counts:
         return to_float32(scaled, name), saturated
 
 
+def digits(values: np.ndarray) -> int:
+    """The binary digits that occur in whole numbers, all of them OR-ed; 0 if there are other numbers.
+
+    Of a few different numbers, which may be even by chance, the last digit counts as one that occurs.
+    """
+    if values.dtype.kind == "f":
+        if values.size == 0 or not (np.abs(values) < 2**53).all() or (values != np.rint(values)).any():
+            return 0
+        values = values.astype(np.int64)
+    if values.dtype.kind not in "iu" or values.size == 0:
+        return 0
+    occurring = int(np.bitwise_or.reduce(values, axis=None))
+    few = occurring % 2 == 0 and np.unique(values.reshape(-1)[:: 1 + values.size // 10**5]).size < MIN_NUMBERS
+    return occurring | few
+
+
+def full_scale(bit_depth: int, maximum: float, occurring: int) -> float:
+    """The largest count of a bit depth b, 2^b - 2^k where all counts are multiples of 2^k: fewer bits, stored at the
+    top of b. A stated depth b of counts that need more is that of the fewer bits: (2^b - 1) 2^k.
+
+    Fewer than 8 bits are chance: not taken for such.
+    """
+    k = (occurring & -occurring).bit_length() - 1 if occurring > 0 else 0
+    if maximum > 2.0**bit_depth - 1:
+        return float((2**bit_depth - 1) << k)
+    return float(2**bit_depth - (1 << k if bit_depth - k >= BIT_DEPTHS[0] else 1))
+
+
+def smallest_depth(maximum: float) -> int:
+    """The smallest usual bit depth that holds this count."""
+    return next((b for b in BIT_DEPTHS if maximum <= 2**b - 1), 32)
+
+
 def plan_counts(
     dtype: np.dtype,
     minimum: float,
     maximum: float,
     bits: int | None,
     levels: Levels = Levels(),  # noqa: B008  frozen
+    occurring: int = 0,
 ) -> Counts:
     """Decide how to scale stored numbers: integers by the full scale of their bit depth, floats not at all.
 
-    y = (counts - black_level) / (2^bits - 1 - black_level) for integers, y = counts - black_level for floats.
+        y = (counts - black_level) / (full scale - black_level)    integers, see `full_scale`
+        y = counts - black_level                                   floats
+
+    `occurring` are the `digits` of the numbers. Whole floats that reach the full scale of a usual bit depth are
+    saturated there as integers are.
 
     Raises:
         InputError: levels out of order, integers beyond the bit depth, or negative counts without a black level.
@@ -77,28 +116,34 @@ def plan_counts(
             "save them unsigned"
         )
     if dtype.kind == "f" and bit_depth is None:
+        full = full_scale(smallest_depth(maximum), maximum, occurring) if occurring else 0.0
+        saturation = full if saturation is None and maximum == full > 0 else saturation
         if black_level is None:
             return Counts(0.0, 1.0, saturation, "as in the file", "float data, kept in the unit of the file")
         note = f"counts scaled to y = counts - {black:g}"
         return Counts(black, 1.0, saturation, "as in the file, above black", Note(note, "counts"))
-    depth = bit_depth or bits or next((b for b in BIT_DEPTHS if maximum <= 2**b - 1), 32)
-    full = 2.0**depth - 1
+    depth = bit_depth or bits or smallest_depth(maximum)
+    full = levels.full_scale or full_scale(depth, maximum, occurring)
     if maximum > full:
         raise InputError(f"the largest count {maximum:g} does not fit {depth} bits ({full:g}); give the bit depth")
     if full <= black:
         raise InputError(f"full scale {full:g} must be above black level {black:g}")
-    unit = f"fraction of full scale ({full:g} counts)"
+    scale = levels.counts_per_unit or full - black
+    unit = f"fraction of full scale ({full:g} counts)" if levels.counts_per_unit is None else f"{scale:g} counts"
     source = "" if bit_depth else f", bit depth {'stated by the file' if bits else 'guessed from the maximum'}"
-    note = f"counts scaled to y = (counts - {black:g}) / {full - black:g}, unit: {unit}{source}"
-    return Counts(black, full - black, full if saturation is None else saturation, unit, Note(note, "counts"))
+    if levels.full_scale is not None:
+        source = (
+            ", as all of these files" if levels.counts_per_unit is None else ", that of the floats in the other files"
+        )
+    note = f"counts scaled to y = (counts - {black:g}) / {scale:g}, unit: {unit}{source}"
+    return Counts(black, scale, full if saturation is None else saturation, unit, Note(note, "counts"))
 
 
 def mask_to_float32(values: np.ndarray, name: str) -> tuple[np.ndarray, str | None]:
     """A mask as float32, and a note if it was divided by its maximum: integers, or floats of unusual size."""
     if min(values.shape[-2:]) < 2:
         raise InputError(f"{name} {values.shape} is a single row or column, expected the image of a mask")
-    whole = values.dtype.kind in "iu"
-    values = values if values.dtype.kind == "f" else values.astype(np.float64)
+    stored, values = values, values if values.dtype.kind == "f" else values.astype(np.float64)
     if not np.isfinite(values).all():
         to_float32(values, name)  # reports how many
     lowest, highest = float(values.min()), float(values.max())
@@ -110,10 +155,10 @@ def mask_to_float32(values: np.ndarray, name: str) -> tuple[np.ndarray, str | No
     usual = float(np.quantile(light[:: 1 + light.size // 10**6], 0.5, method="lower"))
     if highest > MASK_RANGE[1] * usual:
         raise InputError(f"{name} holds {highest:g} where its usual value is {usual:g}: a damaged pixel?")
-    if (whole and highest > 1) or not MASK_RANGE[0] <= highest <= MASK_RANGE[1]:
-        kind = "integers" if whole else "its values"
-        return to_float32(values / highest, name), f"mask: {kind} divided by their maximum {highest:g}"
-    return to_float32(values, name), None
+    scaled, note = as_transmission(stored)
+    if note is None and not MASK_RANGE[0] <= highest <= MASK_RANGE[1]:
+        scaled, note = values / highest, f"mask: its values divided by their maximum {highest:g}"
+    return to_float32(scaled, name), note
 
 
 def scale_cube(values: np.ndarray, name: str) -> tuple[np.ndarray, str | None]:

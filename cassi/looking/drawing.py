@@ -138,8 +138,7 @@ def draw_points(axes: Axes, points: Sequence[tuple[int, int]]) -> None:
     for k, (row, column) in enumerate(points):
         color = PALETTE[k % len(PALETTE)]
         aside = np.array((width, height)) * 0.24 / inches(axes)  # pixels
-        room = 1.4 * aside
-        across, down = (-1 if column + room[0] > width else 1), (1 if row < room[1] else -1)
+        across, down = (-1 if column > 0.9 * width else 1), (1 if row < 0.1 * height else -1)
         x, y = column + across * aside[0], row + down * aside[1]
         for edge, thickness in (("white", 2.2), (color, 1.0)):
             axes.plot((column, x), (row, y), color=edge, linewidth=thickness, zorder=2)

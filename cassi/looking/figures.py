@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
@@ -333,8 +334,9 @@ def save_figures(
                 if form == "png":
                     Image.fromarray(_painted(figure, dpi)).save(file, "PNG", compress_level=1, dpi=(dpi, dpi))
                 else:
-                    date = "CreationDate" if form == "pdf" else "Date"  # left out: equal input, equal file
-                    figure.savefig(file, format=form, dpi=dpi, metadata={date: None})
+                    metadata = {"CreationDate": None} if form == "pdf" else {"Date": None}  # equal input, equal file
+                    with rc_context({"svg.hashsalt": name}):
+                        figure.savefig(file, format=form, dpi=dpi, metadata=metadata)
     return paths
 
 

@@ -13,6 +13,7 @@ from cassi.errors import InputError
 from cassi.optics.geometry import Shifts
 
 MASK_RANGE = (1e-6, 1e6)  # of the largest value of a mask
+MAX_TRANSMISSION = 2.0  # of a mask; one divided by its mean may exceed 1, one that exceeds this is in another unit
 ROUNDING = 1e-6  # relative difference below which values are equal
 REFLECTANCE = "reflectance"  # unit of a cube divided by that of a white reference
 
@@ -69,6 +70,7 @@ class Measurement:
         gain: electrons per unit of `y`, or None where unknown.
         read_noise: standard deviation of the read noise [electrons], or None where unknown.
         notes: what was inferred or changed, one plain sentence each.
+        stored: black level b and counts per unit s of what the file holds, b + s y.
         source: name of the file.
         sha256: its SHA-256, hexadecimal.
         shots: K, if each scene was imaged K times, each time through another mask; else None.
@@ -87,6 +89,7 @@ class Measurement:
     gain: float | None = None
     read_noise: float | None = None
     notes: tuple[str, ...] = ()
+    stored: tuple[float, float] = (0.0, 1.0)
     source: str = ""
     sha256: str = ""
     shots: int | None = None
@@ -114,6 +117,14 @@ class Measurement:
             replace(self, y=self.y[..., k, :, :], mask=self.mask[k], bad_pixels=bad[k], shots=None)
             for k in range(self.shots)
         )
+
+
+def as_transmission(mask: np.ndarray) -> tuple[np.ndarray, str | None]:
+    """A mask as a transmission, with a note: integers above 1 (0 and 255, percent) are divided by the largest."""
+    highest = max(float(mask.max()), -float(mask.min())) if mask.dtype.kind in "iu" and mask.size else 0.0
+    if highest <= 1:
+        return mask, None
+    return mask / highest, f"mask: integers divided by their maximum {highest:g}"
 
 
 def for_kernels(values: np.ndarray) -> np.ndarray:

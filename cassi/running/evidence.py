@@ -8,7 +8,7 @@ import numpy as np
 
 from cassi.choice.doubts import of_imprint, of_result
 from cassi.errors import Note
-from cassi.optics.measurement import Measurement
+from cassi.optics.measurement import MAX_TRANSMISSION, Measurement
 from cassi.running.preparing import Scene
 from cassi.running.result import Reconstruction
 
@@ -19,7 +19,7 @@ UNEVEN = 1.5  # times as bright, for its mask, as another shot of the scene
 
 def of_measurement(m: Measurement) -> tuple[str, ...]:
     """All that speaks against one before it is reconstructed."""
-    told = (_below_zero(m), _shots_differ(m), _cut_off(m), _noisy(m))
+    told = (_below_zero(m), _shots_differ(m), _cut_off(m), _noisy(m), _mask_unit(m))
     return tuple(text for text in told if text is not None)
 
 
@@ -41,9 +41,10 @@ def _cut_off(m: Measurement) -> str | None:
     dark_or_painted = not values[-1] > 0 or counts[-1] < counts[1:].max(initial=0)
     if dark_or_painted or counts[-1] < 2 or share < PLATEAU:
         return None
+    black, unit = m.stored  # the option is in the unit of the file
     text = (
-        f"{share:.1%} of the pixels hold the largest value, {values[-1]:.4g}, as saturated ones do; if they are, give "
-        "the value from which on a pixel is bad"
+        f"{share:.1%} of the pixels hold the largest value, {_from_below(black + unit * float(values[-1]))}, as "
+        "saturated ones do; if they are, give the value from which on a pixel is bad"
     )
     return Note(text, cures=("saturation",))
 
@@ -76,6 +77,17 @@ def _shots_differ(m: Measurement) -> str | None:
     )
 
 
+def _mask_unit(m: Measurement) -> str | None:
+    """A mask of floats in percent or counts, which keeps its unit: the cube's is that of y over that of the mask."""
+    highest = float(np.abs(m.mask).max())
+    if highest <= MAX_TRANSMISSION:
+        return None
+    return (
+        f"the mask's largest value is {highest:.4g}, where a transmission is at most 1: the cube comes out that many "
+        "times too small; divide the mask by its largest value"
+    )
+
+
 def _noisy(m: Measurement) -> str | None:
     """sqrt(mean(max(y, 0) / gain + (read noise / gain)^2)) > sqrt(mean(y^2)),  over the good pixels: a gain that cannot
     be."""
@@ -99,3 +111,9 @@ def of_cube(result: Reconstruction) -> tuple[str, ...]:
     finished = result.parameters.get("solver") == "auto" and result.status != "stopped"
     fits = result.check is None or result.check.matches
     return (*of_result(result.residual), *(of_imprint(result.imprint) if finished and fits else ()))
+
+
+def _from_below(value: float) -> str:
+    """A number in a few digits that is not above it, so that a limit of this size takes the value in."""
+    text = f"{value:.4g}"
+    return text if float(text) <= value else f"{value * (1 - 1e-5):.6g}"

@@ -26,7 +26,7 @@ from cassi.optics.coded_aperture import CodedAperture
 from cassi.optics.detector import black_level_of, brightness, check_light
 from cassi.optics.geometry import infer_shifts
 from cassi.optics.mask_match import compared
-from cassi.optics.measurement import MaskCheck, Measurement, check_arrays, for_kernels
+from cassi.optics.measurement import MaskCheck, Measurement, as_transmission, check_arrays, for_kernels
 from cassi.optics.multi_shot import MultiShot
 from cassi.optics.outliers import without_impulses
 from cassi.optics.protocol import Camera
@@ -197,6 +197,8 @@ def load(
         m = measurement
     else:
         m = _from_arrays(measurement, mask, request)
+    scaled, note = as_transmission(m.mask)
+    m = replace(m, mask=for_kernels(scaled), notes=m.notes if note is None else (*m.notes, note))
     wavelengths = as_wavelengths(request.wavelengths, len(m.shifts))
     m = m if wavelengths is None else replace(m, wavelengths=wavelengths)
     stated = {name: plain(getattr(request, name)) for name in ("bad_pixels", "gain", "read_noise")}
@@ -247,8 +249,8 @@ def _from_arrays(measurement: Array, mask: Array | None, request: Request) -> Me
         )
     notes: list[str] = []
     shifts = infer_shifts(y_array.shape, mask_array.shape, *_geometry(request), notes)
-    y, mask = np.array(y_array, np.float32, order="C"), for_kernels(mask_array)
-    return Measurement(y=y, mask=mask, shifts=shifts, unit="as the measurement", notes=tuple(notes))
+    y = np.array(y_array, np.float32, order="C")
+    return Measurement(y=y, mask=mask_array, shifts=shifts, unit="as the measurement", notes=tuple(notes))
 
 
 def _geometry(request: Request) -> tuple[np.ndarray | None, float | None, int | None]:

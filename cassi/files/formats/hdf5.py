@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cassi.errors import InputError
 from cassi.files.atomic import hdf5_target
 from cassi.files.container import Container, CubeContent, Entry, Selection, damage_as_input_error
 
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     import h5py
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
+PACKED = ("scale_factor", "add_offset")
+MISSING = ("_FillValue", "missing_value", "valid_range", "valid_min", "valid_max")
 MATLAB_PRIVATE = ("#refs#/", "#subsystem#/")  # groups with the content of cells and objects
 
 
@@ -39,9 +43,16 @@ def open_hdf5(path: Path) -> Container:
     def read(entry: Entry, picked: Selection) -> np.ndarray:
         reverse = "MATLAB_class" in entry.attributes
         with h5py.File(path, "r", locking="best-effort") as file:
-            values = np.asarray(file[entry.name][picked[::-1] if reverse else picked])
+            dataset = file[entry.name]
+            needed = _missing_filter(dataset)
+            try:
+                values = np.asarray(dataset[picked[::-1] if reverse else picked])
+            except OSError as error:
+                if needed:
+                    raise InputError(f"{path}: '{entry.name}' {needed}") from error
+                raise
         values = values.T if reverse else values
-        return values.astype(bool) if entry.dtype == np.dtype(bool) else values
+        return values.astype(bool) if entry.dtype == np.dtype(bool) else _unpack(values, entry.attributes)
 
     return Container(path, file_format, tuple(entries), read, attributes, bands_last=matlab)
 
@@ -80,7 +91,48 @@ def _entry(name: str, dataset: h5py.Dataset) -> Entry:
     # The letters of axes that this program writes.
     axes = attributes.get("axes")
     valid = isinstance(axes, str) and set(axes) <= set("NCHW") and len(set(axes)) == len(axes) == dataset.ndim
-    return Entry(name, shape, dtype, axes=str(axes) if valid else None, attributes=attributes)
+    if dtype.kind == "i" and str(attributes.get("_Unsigned")).lower() == "true":
+        dtype = np.dtype(f"u{dtype.itemsize}")
+    if any(name in attributes for name in PACKED):
+        dtype = np.dtype(float)
+    missing = any(name in attributes for name in MISSING)
+    return Entry(name, shape, dtype, str(axes) if valid else None, attributes=attributes, declares_missing=missing)
+
+
+def _unpack(values: np.ndarray, attributes: Mapping[str, object]) -> np.ndarray:
+    """Values from what NetCDF stores (CF conventions 1.11, sections 2.5 and 8.1): NaN for what is declared missing.
+
+    value = scale_factor * stored + add_offset
+    """
+    if values.dtype.kind == "i" and str(attributes.get("_Unsigned")).lower() == "true":
+        values = values.view(f"{values.dtype.byteorder}u{values.dtype.itemsize}")
+    stated = {name: np.asarray(attributes[name]).reshape(-1) for name in (*PACKED, *MISSING) if name in attributes}
+    stated = {name: numbers for name, numbers in stated.items() if numbers.size and numbers.dtype.kind in "iuf"}
+    if not stated:
+        return values
+    missing = np.zeros(values.shape, dtype=bool)
+    for number in (*stated.get("_FillValue", ()), *stated.get("missing_value", ())):
+        missing |= values == number.astype(values.dtype)
+    low, high = stated.get("valid_range", [-np.inf, np.inf])
+    missing |= (values < stated.get("valid_min", [low])[0]) | (values > stated.get("valid_max", [high])[0])
+    if missing.any() or any(name in stated for name in PACKED):
+        scale, offset = stated.get("scale_factor", [1.0])[0], stated.get("add_offset", [0.0])[0]
+        values = np.where(missing, np.nan, values.astype(np.float64) * float(scale) + float(offset))
+    return values
+
+
+def _missing_filter(dataset: h5py.Dataset) -> str:
+    """What is needed to unpack a dataset and is not installed, in words; empty if nothing is."""
+    import h5py
+
+    plist = dataset.id.get_create_plist()
+    filters = [plist.get_filter(k) for k in range(plist.get_nfilters())]
+    if not all(h5py.h5z.filter_avail(code) for code, *_ in filters):
+        with suppress(ImportError):
+            import hdf5plugin  # noqa: F401  its filters are there from now on
+    names = [f"{code} {name.decode(errors='replace')}" for code, *_, name in filters if not h5py.h5z.filter_avail(code)]
+    cure = "install the package hdf5plugin, or save the file with gzip (h5repack -f GZIP=4)"
+    return f"is compressed by the HDF5 filter {', '.join(names)}, which is not installed; {cure}" if names else ""
 
 
 def write_hdf5_arrays(

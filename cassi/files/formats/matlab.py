@@ -19,7 +19,8 @@ from cassi.files.container import Container, CubeContent, Entry, Selection, dama
 MATRIX, COMPRESSED = 14, 15
 # Number types by their code in the file, and descriptions of the classes without plain numbers.
 TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8", 16: "u1"}
-NUMERIC, OPAQUE = range(6, 16), 17
+NUMERIC = {6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13: "u4", 14: "i8", 15: "u8"}  # classes
+OPAQUE = 17
 OTHER_CLASSES = {
     1: "a cell array (save its elements as variables)",
     2: "a struct (save its fields as variables)",
@@ -31,7 +32,11 @@ HEADER_BYTES = 4096
 
 
 def open_matlab(path: Path) -> Container:
-    """Open a MATLAB v5 file as a `Container`; doubles stored as integers are read as integers."""
+    """Open a MATLAB v5 file as a `Container`.
+
+    MATLAB stores whole doubles as integers to save space; they are doubles all the same: whether the numbers of a frame
+    happen to be whole must not decide its unit.
+    """
     with damage_as_input_error(path, "MATLAB v5"):
         entries = _variables(path)
 
@@ -86,7 +91,8 @@ def _header(head: bytes, order: str) -> Entry:
     type_, _, size, _ = _element(head, after, order)
     if type_ not in TYPES or math.prod(shape) * np.dtype(TYPES[type_]).itemsize != size:
         raise ValueError(f"'{name}' of shape {shape} holds {size} bytes of type {type_}")
-    return Entry(name, shape, np.dtype(bool if flags & LOGICAL else TYPES[type_]))
+    dtype, stored = np.dtype(bool if flags & LOGICAL else NUMERIC[kind]), np.dtype(TYPES[type_])
+    return Entry(name, shape, dtype, packed=stored if dtype.kind == "f" and stored.kind in "iu" else None)
 
 
 def _element(head: bytes, at: int, order: str) -> tuple[int, int, int, int]:
@@ -98,18 +104,21 @@ def _element(head: bytes, at: int, order: str) -> tuple[int, int, int, int]:
 
 
 def write_matlab(path: Path, content: CubeContent) -> None:
-    """Write a cube and everything that belongs to it, with the axes in the order of MATLAB."""
+    """Write a cube and everything that belongs to it, the axes of every array in the order of MATLAB: rows, columns,
+    bands or frames of snapshots, frames of cubes."""
     from scipy.io import savemat
 
     cube = content.cube
     if cube.nbytes >= 2**31:
         raise InputError(f"a .mat file holds arrays below 2 GiB, the cube takes {cube.nbytes} bytes; write .h5")
-    # usual in MATLAB: rows, columns, bands, frames; so are cubes beside it, such as the truth
-    order = (1, 2, 0) if cube.ndim == 3 else (2, 3, 1, 0)
-    arrays = {"cube": np.transpose(cube, order)}
+    arrays = {"cube": cube}
     if content.wavelengths is not None:
         arrays["wavelengths"] = content.wavelengths
-    for name, values in content.datasets.items():
-        arrays[name.replace("/", "_")] = np.transpose(values, order) if values.shape == cube.shape else values
+    arrays |= {name.replace("/", "_"): values for name, values in content.datasets.items()}
+    order = {3: (1, 2, 0), 4: (2, 3, 1, 0)}
+    arrays = {
+        name: np.transpose(values, order.get(np.ndim(values))) if np.ndim(values) > 2 else values
+        for name, values in arrays.items()
+    }
     rest = {"attributes": dict(content.attributes) or {"none": 0}}
     savemat(path, arrays | rest, do_compression=False, long_field_names=True, oned_as="row")
