@@ -1,22 +1,66 @@
-"""Compare two cubes: a result with the truth, or two results of one scene; the second is the reference."""
+"""Compare two cubes, or the spectrum of a place in one with a spectrometer's; the second is the reference."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from cassi.cli.places import check_files
 from cassi.cli.shell import say
+from cassi.errors import InputError
 from cassi.files import replacing
+
+TABLES = (".csv", ".txt", ".tsv", ".dat", ".asc")  # of spectrometers
 
 
 def run(args: argparse.Namespace) -> int:
     """Print how far apart they are, and draw it if asked to."""
+    check_files("compare", args, [args.cube, args.reference])
+    if args.at or args.region:
+        return compare_places(args)
+    if Path(args.reference).suffix.lower() in TABLES:
+        raise InputError(
+            f"{args.reference} is the table of a spectrometer; say where: --at ROW,COLUMN or --region FILE"
+        )
     from cassi.looking.comparison import compare
 
-    check_files("compare", args, [args.cube, args.reference])
     found = compare(args.cube, args.reference, frame=args.frame)
     say(args, str(found))
     if args.figure is not None:
         with replacing(args.figure, args.overwrite) as temporary:
             found.figure.savefig(temporary)
+    return 0
+
+
+def compare_places(args: argparse.Namespace) -> int:
+    """Compare the spectra of places in a result with a table, or with the same places of another cube."""
+    from cassi.files import read_cube
+    from cassi.files.spectrum_files import read_spectrum
+    from cassi.looking.regions import Region, read_regions, spectrum_of, write_spectra
+    from cassi.looking.report_data import read_report
+    from cassi.looking.spectrum_comparison import compare_spectra, spectra_figure
+
+    data = read_report(args.cube, frame=args.frame)
+    regions = [Region.at(place) for place in args.at] + [one for name in args.region for one in read_regions(name)]
+    spectra = [spectrum_of(data, region) for region in regions]
+    if args.reference == "truth" or Path(args.reference).suffix.lower() not in TABLES:
+        if args.reference == "truth" and data.truth is None:
+            raise InputError(f"{args.cube} holds no truth; give the table of a spectrometer, or another cube")
+        other = data.truth if args.reference == "truth" else read_cube(args.reference)[0]
+        if other is None or tuple(other.shape) != tuple(data.cube.shape):
+            raise InputError(
+                f"{args.reference} must have the bands and pixels of {args.cube}, {tuple(data.cube.shape)}"
+            )
+        references = [spectrum_of(data, region, of=other).mean for region in regions]
+        compared = [compare_spectra(*pair, scaled=False) for pair in zip(spectra, references, strict=True)]
+    else:
+        table = read_spectrum(args.reference)
+        compared = [compare_spectra(one, table, scaled=not args.unscaled) for one in spectra]
+    for one in compared:
+        say(args, str(one))
+    if args.csv is not None:
+        write_spectra(args.csv, spectra, overwrite=args.overwrite)
+    if args.figure is not None:
+        with replacing(args.figure, args.overwrite) as temporary:
+            spectra_figure(compared, name=Path(args.reference).name).savefig(temporary, dpi=150)
     return 0

@@ -52,11 +52,18 @@ The same seed gives the same scene, mask and noise.
   a result on a machine without a browser, looked at from another one through ssh -L 8000:127.0.0.1:8000
       {view} m_cube.h5 --no-browser --port 8000
 """),
-    "compare": ("Compare two cubes: a result with the truth, or two results; the second is the reference.", """
+    "compare": ("Compare a result with the truth, another result, or a spectrometer; the second is the reference.", """
   how close is the result to the truth that its file holds, or another file
       {compare} m_cube.h5
       {compare} m_cube.h5 truth.h5
       {compare} tv_cube.h5 auto_cube.h5 --figure difference.png
+  is the spectrum right? Row 120, column 85, the mean of 5 x 5 pixels; or regions drawn in the report
+      {compare} m_cube.h5 leaf.csv --at 120,85,5 --figure leaf.pdf
+      {compare} m_cube.h5 leaf.csv --region m-regions.json --csv spectra.csv
+"""),
+    "design": ("Which camera to build: simulate and reconstruct a grid of cameras; a run that was stopped goes on.", """
+      {design}
+      {design} --step 2 --mask-element 1,2,4 --bands 28 --electrons 1e4 --scenes my_cubes/ --output study
 """),
     "warm-up": ("Compile the kernels now, once for a machine, so that no reconstruction waits for it.", """
       {warm-up}

@@ -370,13 +370,41 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
     },
     "compare": {
         "": (
-            Option("cube", "a result", value="A"),
-            Option("reference", "another cube, or truth: that of A (default)", value="B", default="truth", nargs="?"),
+            Option("cube", "a result", value="A", reads=True),
+            Option("reference", "another cube; truth: that of A (default); or, with --at or --region, the table of a "
+                "spectrometer, nm and value: .csv, .txt, .tsv, .dat or .asc",
+                value="B", default="truth", nargs="?"),
             FRAME,
-            Option("--figure", "also draw the difference: .png, .pdf or .svg",
-                value="FILE", writes=(".png", ".pdf", ".svg")),
-            Option("--overwrite", "replace an existing figure"),
+            Option("--figure", "also draw it: .png, .pdf or .svg", value="FILE", writes=(".png", ".pdf", ".svg")),
+            OVERWRITE, QUIET, DEBUG,
+        ),
+        "spectra of places": (
+            Option("--at", "row,column of a pixel, or row,column,size of a square of pixels around it; several too",
+                value="PLACE", nargs="+", default=[]),
+            Option("--region", "polygons: a .json that the page of a report saved", value="FILE", nargs="+", default=[],
+                reads=True),
+            Option("--unscaled", "compare values as they are; else the table is multiplied by what fits best"),
+            Option("--csv", "also write the spectra of the places, with spread and error bars", value="FILE",
+                writes=(".csv",)),
+        ),
+    },
+    "design": {
+        "": (
+            Option("--output", "a folder: table, figures, and what is done already (design)",
+                value="DIR", default="design"),
             QUIET, DEBUG,
+        ),
+        "cameras: a value, a list 1,2,4, or start:stop": (
+            Option("--step", "dispersion from band to band [px] (1:3)", value="PX", default="1:3"),
+            Option("--mask-element", "side of an element of the mask [px] (1:4)", value="PX", default="1:4"),
+            Option("--bands", "bands (16:31: the ends and the middle)", value="C", default="16:31"),
+            Option("--electrons", "in the brightest pixel (1e3:1e5: a value a decade)", value="E", default="1e3:1e5"),
+        ),
+        "scenes": (
+            Option("--scenes", "a folder of cubes (default: painted scenes)", value="FOLDER"),
+            Option("--num-scenes", "painted ones (2)", value="N", type=count, default=2),
+            Option("--size", "of the scenes [px] (96)", value="PX", type=count, default=96),
+            Option("--quality", "of the reconstructions (default: fast)", choices=QUALITIES, default="fast"),
         ),
     },
     "warm-up": {

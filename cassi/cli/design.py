@@ -1,0 +1,49 @@
+"""Which camera to build: simulate and reconstruct a grid of cameras, and say what each choice is worth."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from pathlib import Path
+
+from tqdm import tqdm
+
+from cassi.cli.shell import say
+
+
+def run(args: argparse.Namespace) -> int:
+    """Evaluate what is left of the grid, then write the table and the figures."""
+    from cassi.looking.design_figures import choices_figure
+    from cassi.looking.figures import save_figures
+    from cassi.running.design import grid, scenes_of, study, values_between
+
+    steps, elements, bands = ([int(v) for v in values_between(t)] for t in (args.step, args.mask_element, args.bands))
+    designs = grid(steps, elements, bands, values_between(args.electrons, whole=False))
+    scenes = scenes_of(args.scenes, args.num_scenes)
+    output = Path(args.output)
+    say(args, f"{len(designs)} cameras, {len(scenes)} scenes of {args.size} x {args.size} px: {', '.join(scenes)}")
+    found = study(
+        designs,
+        scenes,
+        output,
+        size=args.size,
+        quality=args.quality,
+        progress=lambda todo: tqdm(todo, unit="run", disable=args.quiet or None),
+    )
+    with (output / "design.csv").open(encoding="utf-8", newline="") as file:
+        rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    figures = {
+        "psnr": choices_figure(rows, value="psnr_db", label="PSNR [dB]"),
+        "angle": choices_figure(rows, value="angle_deg", label="spectral angle [°]"),
+    }
+    save_figures(figures, output, dpi=150)
+    best = sorted(found.items(), key=lambda one: one[1].psnr, reverse=True)
+    say(args, f"{'step':>5} {'element':>8} {'bands':>6} {'electrons':>10} {'PSNR':>9} {'angle':>8}")
+    for design, quality in best[:5] if len(best) <= 6 else [*best[:5], best[-1]]:
+        say(
+            args,
+            f"{design.step:>5} {design.mask_element:>8} {design.bands:>6} {design.electrons:>10g} "
+            f"{quality.psnr:>6.2f} dB {quality.angle:>7.2f}°",
+        )
+    say(args, f"the best five and the last of {len(best)} -> {output}/design.csv, psnr.png, angle.png")
+    return 0

@@ -1,0 +1,92 @@
+"""`cassi compare` with a spectrometer's table and regions, and `cassi design`, as typed."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from cassi.cli.main import main
+from cassi.files import write_cube
+
+NM = np.linspace(450, 650, 5)
+SPECTRUM = np.array([0.1, 0.2, 0.4, 0.3, 0.2])
+
+
+@pytest.fixture
+def result(tmp_path):
+    """A cube that is 3 times the spectrum at rows 2 to 4, columns 5 to 7, and flat elsewhere."""
+    cube = np.full((5, 12, 15), 0.5)
+    cube[:, 2:5, 5:8] = 3 * SPECTRUM[:, None, None]
+    beside = {"uncertainty": 0.1 * cube, "truth": 1.1 * cube, "residual": np.zeros((12, 19))}
+    return write_cube(tmp_path / "a_cube.h5", cube, wavelengths=NM, datasets=beside)
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Between the centers linear, and steep enough to tell means over bands from samples only slightly."""
+    fine = np.arange(400, 701.0)
+    lines = [f"{w:.1f};{v:.6f}".replace(".", ",") for w, v in zip(fine, np.interp(fine, NM, SPECTRUM), strict=True)]
+    path = tmp_path / "leaf.csv"
+    path.write_text("Wellenlänge;Wert\n" + "\n".join(lines), encoding="latin-1")
+    return path
+
+
+def test_a_spectrometer_at_a_place(result, table, tmp_path, capsys):
+    figure, spectra = tmp_path / "f.png", tmp_path / "s.csv"
+    assert (
+        main(["compare", str(result), str(table), "--at", "3,6,3", "--figure", str(figure), "--csv", str(spectra)]) == 0
+    )
+    out = capsys.readouterr().out
+    assert "row 2, column 5, 3 x 3 px, 9 px, 5 of 5 bands: angle" in out
+    angle, scale = (float(out.partition(word)[2].split()[0]) for word in ("angle ", "scale "))
+    assert angle < 5 and scale == pytest.approx(3, rel=0.1)
+    assert "within 2 error bars" in out and figure.stat().st_size > 5000
+    rows = list(csv.reader(spectra.open()))
+    assert [float(row[1]) for row in rows[1:]] == pytest.approx((3 * SPECTRUM).tolist(), rel=1e-6)
+    assert main(["compare", str(result), str(table), "--at", "3,6", "--unscaled"]) == 0
+    assert "scale 1\n" in capsys.readouterr().out
+
+
+def test_regions_and_the_truth(result, tmp_path, capsys):
+    corners = [[2, 5], [2, 8], [5, 8], [5, 5]]
+    (tmp_path / "r.json").write_text(json.dumps({"regions": [{"name": "leaf", "corners": corners}]}))
+    assert main(["compare", str(result), "--region", str(tmp_path / "r.json"), "--at", "0,0"]) == 0
+    out = capsys.readouterr().out
+    assert "leaf, 9 px, 5 of 5 bands: angle 0.00 degrees" in out and "(9.1% of the reference)" in out
+    assert "row 0, column 0, 1 px" in out
+
+
+@pytest.mark.parametrize(
+    ("more", "match"),
+    [
+        (["leaf.csv"], "is the table of a spectrometer; say where: --at ROW,COLUMN or --region FILE"),
+        (["leaf.csv", "--at", "3"], "'3' is no place"),
+        (["leaf.csv", "--at", "90,90"], "holds no pixel of the scene, 12 x 15 px"),
+        (["none.csv", "--at", "3,3"], "none.csv: no such file"),
+        (["leaf.csv", "--at", "3,3", "--csv", "leaf.csv"], "leaf.csv: would replace an input"),
+        (["small.h5", "--at", "3,3"], "small.h5 must have the bands and pixels of"),
+        (["leaf.csv", "--region", "none.json"], "none.json: no such file"),
+    ],
+)
+def test_one_line_where_it_cannot_be(result, table, tmp_path, monkeypatch, capsys, more, match):
+    monkeypatch.chdir(tmp_path)
+    write_cube(tmp_path / "small.h5", np.ones((5, 4, 4)), wavelengths=NM)
+    assert main(["compare", result.name, *more]) == 2
+    error = capsys.readouterr().err
+    assert match in error and error.count("\n") == 1
+
+
+def test_a_small_study(tmp_path, capsys):
+    choices = ["--step", "1,2", "--mask-element", "1", "--bands", "4", "--electrons", "1e4", "--num-scenes", "1"]
+    command = ["design", *choices, "--size", "32", "--output", str(tmp_path / "study")]
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    assert "2 cameras, 1 scenes of 32 x 32 px: painted 0" in out
+    files = {path.name for path in (tmp_path / "study").iterdir()}
+    assert files == {"design.jsonl", "design.csv", "psnr.png", "angle.png"}
+    before = (tmp_path / "study" / "design.jsonl").read_bytes()
+    assert main(command) == 0
+    assert (tmp_path / "study" / "design.jsonl").read_bytes() == before  # nothing is computed again
+    assert main(["design", "--step", "x"]) == 2
+    assert "expected positive whole numbers" in capsys.readouterr().err
