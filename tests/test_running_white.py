@@ -13,9 +13,12 @@ from cassi.calibration.camera_model import CameraModel
 from cassi.calibration.found_camera import FoundCamera
 from cassi.cli import reconstruct as command
 from cassi.cli.main import run
+from cassi.errors import InputError
+from cassi.files.spectrum_files import Spectrum
 from cassi.looking.report_data import report_of
 from cassi.optics.single_disperser import CASSI
-from cassi.running.white import reflectance
+from cassi.running.white import MAX_UNEVEN, reflectance, unevenness, white_concerns
+from cassi.simulation.scene import procedural_scene
 
 front_door = sys.modules["cassi.running.front_door"]
 
@@ -84,3 +87,54 @@ def test_at_the_command_line(tmp_path, bench, capsys, monkeypatch):
     monkeypatch.setattr(front_door, "reconstruct", lambda m, **k: seen.append(m.mask) or solve(m, **k))
     assert run("reconstruct", [*words, "--align", "--overwrite"], "reconstruct.py") == 0
     assert len(seen) == 2 and all(np.array_equal(mask, found.mask) for mask in seen), "one camera took both"
+
+
+def test_reflectance_of_the_board_and_exposure(results):
+    """R x / (E G * w): by hand, from the plain call."""
+    plain = reflectance(*results).cube
+    torch.testing.assert_close(reflectance(*results, board=0.95, exposure=4).cube, plain * 0.95 / 4)
+    nm = np.linspace(450, 650, C)
+    scene = replace(results[0], wavelengths=nm)
+    table = Spectrum(np.array([300.0, 800.0]), np.array([0.3, 0.8]))  # linear: its mean over a band is its value there
+    expected = plain * torch.as_tensor(0.001 * nm, dtype=plain.dtype).view(-1, 1, 1)
+    torch.testing.assert_close(reflectance(scene, results[1], board=table).cube, expected)
+
+
+def test_a_reference_that_is_none_is_refused(bench, results):
+    for board, match in ((95.0, "divide percent by 100"), (0.0, "between 0 and 1.5")):
+        with pytest.raises(InputError, match=match):
+            reflectance(*results, board=board)
+    with pytest.raises(InputError, match="exposure ratio must be positive, got 0"):
+        reflectance(*results, exposure=0)
+    table = Spectrum(np.array([500.0, 800.0]), np.ones(2))
+    with pytest.raises(InputError, match="bands have no wavelengths"):
+        reflectance(*results, board=table)
+    with pytest.raises(InputError, match="reaches 500 to 800 nm, the bands 450 to 650 nm"):
+        reflectance(replace(results[0], wavelengths=np.linspace(450, 650, C)), results[1], board=table)
+    picture = procedural_scene(SIZE, SIZE, torch.linspace(450, 650, C), generator=torch.Generator().manual_seed(0))
+    with pytest.raises(InputError, match=r"shows a picture: its brightness departs by \d+%"):
+        reflectance(results[0], replace(results[1], cube=picture.float()))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_light_is_told_from_pictures(seed):
+    """Vignetting, a lamp to one side, dust and noise are light; painted scenes are none."""
+    rng = np.random.default_rng(seed)
+    i, j = np.mgrid[:96, :128]
+    lamp = np.exp(-((i - 96 * rng.random()) ** 2 + (j - 128 * rng.random()) ** 2) / (2 * 70**2))
+    vignetting = 1 - 0.4 * ((i - 48) ** 2 + (j - 64) ** 2) / (48**2 + 64**2)
+    light = lamp * vignetting * rng.normal(1, 0.05, i.shape)
+    light[30:36, 40:46] *= 0.7
+    assert unevenness(light) < 0.6 * MAX_UNEVEN
+    nm = torch.linspace(450, 650, C)
+    picture = procedural_scene(96, 128, nm, generator=torch.Generator().manual_seed(seed)).sum(0).numpy()
+    assert unevenness(picture) > 1.1 * MAX_UNEVEN
+
+
+def test_what_speaks_against_a_reflectance(results):
+    assert white_concerns(reflectance(*results), results[1]) == ()
+    blue = results[1].cube.clone()
+    blue[0] *= 0.1
+    weak = replace(results[1], cube=blue)
+    (first, second) = white_concerns(reflectance(results[0], weak), weak)
+    assert "little light in 1 of 6 bands (1)" in first and "values are above 1.2" in second

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -9,40 +10,129 @@ import torch
 from scipy import ndimage
 
 from cassi.errors import InputError
+from cassi.files.spectrum_files import Spectrum, band_means
 from cassi.optics.measurement import REFLECTANCE
 from cassi.running.result import Reconstruction
 
 EVEN = 8.0  # standard deviation within which the light on a white reference is even [pixel]
+MAX_UNEVEN = 0.25  # of a board: lamps and vignetting stay below 0.1, scenes above 0.3
+WEAK = 0.1  # of the brightest band: with less light than that, reflectance is mostly noise
+MAX_REFLECTANCE, SOME = 1.2, 0.001  # the share of values above it that is worth a word
 DARK = 0.02  # of the brightest: where less light falls, nothing is said of the scene
 
 
-def reflectance(result: Reconstruction, white: Reconstruction) -> Reconstruction:
-    """The cube in units of what a white reference sends back in its place.
+def reflectance(
+    result: Reconstruction, white: Reconstruction, *, board: float | Spectrum = 1.0, exposure: float = 1.0
+) -> Reconstruction:
+    """The cube as reflectance, by what a white reference sends back in its place.
 
-        rho_c = x_c / (G * w_c)         0 where G * w_c < 0.02 max w
+        rho_c = R_c x_c / (E G * w_c)         0 where G * w_c < 0.02 max w
 
     w is the cube of the reference and G a Gaussian of 8 pixels: light changes slowly over a field, noise does not.
 
     Args:
         result: of the scene.
-        white: of the reference, by the same camera; exposure and light as for the scene, else up to a factor.
+        white: of the reference, by the same camera and under the same light.
+        board: R, the reflectance of the reference: a number, or a table over wavelength, of which the mean over each
+            band is taken (`cassi.files.spectrum_files.read_spectrum`).
+        exposure: E, exposure time of the scene over that of the reference.
 
     Returns:
         The reconstruction with cube and uncertainty [reflectance]; the rest is that of the scene's radiance.
 
     Raises:
-        InputError: cubes of different sizes, stacks, or a reference that is black.
+        InputError: cubes of different sizes, stacks; a reference that is black, or shows a picture; a reflectance or
+            exposure that cannot be, or a table that does not reach all bands.
     """
     if result.cube.ndim != 3 or white.cube.shape != result.cube.shape:
         raise InputError(
             f"the white reference must be one snapshot of the scene's size, a cube {tuple(result.cube.shape)}, got "
             f"{tuple(white.cube.shape)}; capture it with the same camera"
         )
+    if not (exposure > 0 and math.isfinite(exposure)):
+        raise InputError(
+            f"the exposure ratio must be positive, got {exposure:g}: the scene's time over the reference's"
+        )
+    light = light_of(white)
+    scale = np.where(light >= DARK * light.max(), 1 / np.maximum(exposure * light, 1e-300), 0)
+    scale *= _board(board, result)[:, None, None]
+    factor = torch.as_tensor(scale, dtype=result.cube.dtype, device=result.cube.device)
+    spread = None if result.uncertainty is None else result.uncertainty * factor
+    return replace(result, cube=result.cube * factor, uncertainty=spread, unit=REFLECTANCE)
+
+
+def light_of(white: Reconstruction) -> np.ndarray:
+    """The light on a white reference, G * w (C, H, W).
+
+    Raises:
+        InputError: it is black, or shows a picture: its brightness is no smooth field of light.
+    """
     w = white.cube.double().cpu().numpy()
     light = np.stack([ndimage.gaussian_filter(band, EVEN, mode="nearest") for band in w])
     if not light.max() > 0:
         raise InputError("the white reference is black: its cube is 0 everywhere; capture a white board in full light")
-    scale = np.where(light >= DARK * light.max(), 1 / np.maximum(light, 1e-300), 0)
-    factor = torch.as_tensor(scale, dtype=result.cube.dtype, device=result.cube.device)
-    spread = None if result.uncertainty is None else result.uncertainty * factor
-    return replace(result, cube=result.cube * factor, uncertainty=spread, unit=REFLECTANCE)
+    if (uneven := unevenness(w.sum(0))) > MAX_UNEVEN:
+        raise InputError(
+            f"the white reference shows a picture: its brightness departs by {uneven:.0%} from smooth light; capture a "
+            "white board that fills the field, evenly lit"
+        )
+    return light
+
+
+def unevenness(brightness: np.ndarray) -> float:
+    """How far a picture (H, W) is from smooth light: rms of log s - p, p the best polynomial of degree 4 in i and j.
+
+    s is smoothed by 2 pixels, for noise; where it is below 2 % of its maximum no light falls, and it does not count.
+    """
+    s = ndimage.gaussian_filter(brightness.astype(np.float64), 2.0, mode="nearest")
+    lit = s >= DARK * s.max()
+    rows, columns = np.meshgrid(*(np.linspace(-1, 1, size) for size in s.shape), indexing="ij")
+    basis = np.stack([rows[lit] ** i * columns[lit] ** j for i in range(5) for j in range(5 - i)], axis=1)
+    log = np.log(s[lit])
+    fit = basis @ np.linalg.lstsq(basis, log, rcond=None)[0]
+    return float(np.sqrt(np.mean((log - fit) ** 2)))
+
+
+def white_concerns(found: Reconstruction, white: Reconstruction) -> tuple[str, ...]:
+    """What speaks against a reflectance: bands with little light on the reference, values that no surface has."""
+    concerns = []
+    light = white.cube.double().mean((1, 2)).cpu().numpy()
+    weak = np.flatnonzero(light < WEAK * light.max())
+    if weak.size:
+        nm = found.wavelengths
+        names = ", ".join(f"{k + 1}" if nm is None else f"{nm[k]:.0f} nm" for k in weak[:6]) + ", ..." * (weak.size > 6)
+        share = light[weak].min() / light.max()
+        concerns.append(
+            f"the reference has little light in {weak.size} of {light.size} bands ({names}): {share:.1%} of the "
+            "brightest band, reflectance there is mostly noise; use a lamp with light in them, or leave them out"
+        )
+    if (share := float((found.cube > MAX_REFLECTANCE).float().mean())) > SOME:
+        concerns.append(
+            f"{share:.1%} of the values are above {MAX_REFLECTANCE:g}, which no matt surface reflects: exposure or "
+            "light of scene and reference differ, or there are highlights"
+        )
+    return tuple(concerns)
+
+
+def _board(board: float | Spectrum, result: Reconstruction) -> np.ndarray:
+    """R_c of each band, (C,)."""
+    bands = result.cube.shape[-3]
+    if isinstance(board, Spectrum):
+        if result.wavelengths is None:
+            raise InputError(
+                "the reflectance of the reference is a table, but the bands have no wavelengths; give them"
+            )
+        values = band_means(board, result.wavelengths)
+        if not np.isfinite(values).all():
+            raise InputError(
+                f"the reflectance of the reference reaches {board.nm[0]:g} to {board.nm[-1]:g} nm, the bands "
+                f"{result.wavelengths.min():.0f} to {result.wavelengths.max():.0f} nm; give a table that covers them"
+            )
+    else:
+        values = np.full(bands, float(board))
+    if not ((values > 0) & (values <= 1.5)).all():
+        raise InputError(
+            f"the reflectance of the reference must lie between 0 and 1.5, got {values.min():g} to {values.max():g}; "
+            "divide percent by 100"
+        )
+    return values
