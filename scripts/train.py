@@ -44,7 +44,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--scenes", type=int, help="for each camera (default 4, 32 on a GPU)")
     parser.add_argument("--size", help="of an example, height x width [pixel] (default 64x96, 128x128 on a GPU)")
     parser.add_argument("--rate", type=float, default=1e-3, help="of learning, at most (default 1e-3)")
-    parser.add_argument("--weights", type=Path, metavar="FILE", help="to begin with, of a training before")
+    parser.add_argument("--weights", metavar="FILE", help="to begin with, of a training before, or free or research")
     parser.add_argument(
         "--camera", type=Path, metavar="FILE",
         help="train for this camera alone: one that was saved (reconstruct.py --save-camera), a calibration or a "
@@ -91,7 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     from cassi.files.atomic import write_text
     from cassi.kernels.dispatch import pick_device
-    from cassi.priors.learned import WEIGHTS, load_prior
+    from cassi.priors.learned import DEFAULT, load_prior
 
     try:
         device = pick_device(args.device)
@@ -101,7 +101,7 @@ def main(arguments: list[str] | None = None) -> int:
         args.size = checked_size(args)
         if args.camera:
             read_camera(args.camera).check_size(args.size)
-            args.weights = args.weights or WEIGHTS
+            args.weights = args.weights or DEFAULT
         if args.weights:
             load_prior(args.weights)
         args.start_iters, args.limit = args.start, args.photographs

@@ -68,7 +68,7 @@ class Oracle(LearnedPrior):
         s = brightness(A, shot.y) * math.sqrt(A.num_bands) * self.spread().view(-1, 1, 1)
         self.truth = analyse(shot.x, smooth_basis(A.num_bands, SIZE.components)) / s
 
-    def forward(self, z, d, seen, noise, memory, stage):
+    def forward(self, z, d, seen, noise, memory, stage, light):
         return self.truth - z, torch.zeros_like(z), seen
 
 

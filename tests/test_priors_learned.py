@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from cassi.priors.learned import MULTIPLE, SHA256, WEIGHTS, LearnedPrior, Size, load_prior, packed
+from cassi.priors.learned import KINDS, MULTIPLE, LearnedPrior, Size, load_prior, packed, shipped_weights
 
 SMALL = Size(
     components=4, stages=1, memory=2, width=8, blocks=1, deep_width=8, deep_blocks=2, far_width=8, far_blocks=1
@@ -117,15 +117,15 @@ def test_files_that_hold_no_prior_are_refused(tmp_path, what):
         load_prior(path)
 
 
-def test_the_prior_that_comes_with_the_program_is_what_it_was():
-    data = WEIGHTS.read_bytes()
-    assert hashlib.sha256(data).hexdigest() == SHA256
-    assert len(data) < 8e6
-    assert load_prior().size == Size()
+def test_weights_are_shipped_by_what_they_may_be_used_for():
+    data = shipped_weights("research").read_bytes()
+    assert hashlib.sha256(data).hexdigest() == KINDS["research"] and len(data) < 8e6
+    assert load_prior().size == load_prior("research").size == Size()
+    with pytest.raises(ValueError, match="ships no free weights; train them"):
+        load_prior("free")
 
 
-def test_a_damaged_prior_of_the_program_is_told(tmp_path, monkeypatch):
-    (tmp_path / "w.safetensors").write_bytes(WEIGHTS.read_bytes()[:-1] + b"x")
-    monkeypatch.setattr("cassi.priors.learned.WEIGHTS", tmp_path / "w.safetensors")
+def test_damaged_weights_of_the_program_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(KINDS, "research", hashlib.sha256(b"other").hexdigest())
     with pytest.raises(ValueError, match="its checksum is not the program's"):
         load_prior()

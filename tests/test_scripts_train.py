@@ -311,10 +311,27 @@ def test_a_training_gains_and_resumes_from_its_checkpoint(data, tmp_path, monkey
     assert len(moments[0]) > 0 and all(torch.equal(a, b) for a, b in zip(*moments, strict=True))
 
 
-def test_a_training_that_diverges_says_so_and_saves_nothing(data, tmp_path):
-    run = Training(Settings(data, tmp_path, 0.001, size=(24, 40), stages=1, scenes=1, limit=2))
+def test_a_gradient_that_is_not_finite_moves_nothing(data, tmp_path):
+    run = Training(Settings(data, tmp_path, 1, size=(24, 40), stages=1))
+    first = next(run.prior.parameters())
+    before = first.detach().clone()
+    first.grad.fill_(torch.nan)
+    run._step()
+    rate = run._rate()
+    assert float((first.detach() - before).abs().max()) <= 1e-3 * rate * float(before.abs().max()) + 1e-9
+    norms = []
+    for size in (1e-3, 1e3):
+        first.grad.fill_(size)
+        run._step()
+        norms.append(float(run.adam.state[first]["exp_avg"].norm()))
+    assert norms[0] == pytest.approx(1e-4 * first.numel() ** 0.5, rel=0.01) and norms[1] < 0.11
+
+
+def test_a_training_that_diverges_says_so_and_saves_nothing(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=count(1.0).__next__))
+    run = Training(Settings(data, tmp_path, 0.05, size=(24, 40), stages=1, scenes=1, limit=2))
     next(run.prior.parameters()).detach().fill_(torch.inf)
-    with pytest.raises(FloatingPointError, match="the training diverged before step 1; take a smaller --rate"):
+    with pytest.raises(FloatingPointError, match="the training diverged before step 3; take a smaller --rate"):
         run.run()
     assert not run.checkpoint.exists()
 

@@ -248,7 +248,8 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("--prior", "the last one taken: tv; nonlocal after it; learned in turn with that (default: all "
                 "of them, unless held-out pixels or the mask's imprint speak against it)",
                 choices=PRIORS, default="auto"),
-            Option("--weights", "of a learned prior that you trained (scripts/train.py)", value="FILE", reads=True),
+            Option("--weights", "of the network: free or research, by what they may be used for (MODEL_CARD.md), or a "
+                "file of scripts/train.py (default: research)", value="free|research|FILE", reads=True),
             Option("--budget", "reconstruct within 10s, 2min ...; start, error bars and figures come on top",
                 value="TIME", type=duration),
             Option("--uncertainty", "also estimate how far each voxel's value may be off"),

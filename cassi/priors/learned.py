@@ -26,8 +26,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-WEIGHTS = Path(__file__).with_name("learned.safetensors")
-SHA256 = "2937817bfe1f680b4e1890c0a30fdff6495ec0cceb048133ca7b45b6cae2ab59"  # of WEIGHTS
+# Weights by what they may be used for (MODEL_CARD.md), and the SHA-256 of KIND.safetensors where they are shipped.
+KINDS = {"free": None, "research": "2937817bfe1f680b4e1890c0a30fdff6495ec0cceb048133ca7b45b6cae2ab59"}
+DEFAULT = "research"
 FEWEST_BANDS = 8  # of the cameras it was trained with
 MULTIPLE = 8  # images are padded to it [pixel]: the network halves them three times
 _NUM_MAPS = 2  # images beside z and d: how well and with how much noise a pixel was seen
@@ -181,17 +182,18 @@ def packed(prior: LearnedPrior, *, licence: str = "") -> bytes:
     return data[:8] + header.encode().ljust(end - 8) + data[end:]
 
 
-def load_prior(path: str | os.PathLike[str] | None = None) -> LearnedPrior:
-    """Read a prior; the one that comes with the program if no file is given, whose checksum is compared.
+def load_prior(source: str | os.PathLike[str] = DEFAULT) -> LearnedPrior:
+    """Read a prior: weights shipped with the program, by their name in `KINDS`, or a file of scripts/train.py.
+
+    The checksum of shipped weights is compared. A file of the name "free" or "research" is given as ./free.
 
     Raises:
-        ValueError: not a safetensors file of a prior, sizes that do not fit, or numbers that are not finite.
+        ValueError: weights of a kind that is not shipped, a damaged file, not a safetensors file of a prior, sizes that
+            do not fit, or numbers that are not finite.
     """
     from safetensors import SafetensorError, safe_open
 
-    name = WEIGHTS if path is None else Path(path)
-    if path is None and hashlib.sha256(name.read_bytes()).hexdigest() != SHA256:
-        raise ValueError(f"{name} is damaged: its checksum is not the program's; install the program anew")
+    name = shipped_weights(source) if source in KINDS else Path(source)
     if name.is_dir():
         raise ValueError(f"{name}: is a folder, expected the weights that scripts/train.py writes; name the file in it")
     if name.is_file() and not name.stat().st_size:
@@ -209,7 +211,20 @@ def load_prior(path: str | os.PathLike[str] | None = None) -> LearnedPrior:
     return prior.eval().requires_grad_(False)
 
 
+def shipped_weights(kind: str | os.PathLike[str] = DEFAULT) -> Path:
+    """The file of weights that are shipped; ValueError where they are not, or are damaged."""
+    name, expected = Path(__file__).with_name(f"{kind}.safetensors"), KINDS[str(kind)]
+    if expected is None:
+        raise ValueError(
+            f"this version ships no {kind} weights; train them with scripts/train.py and give the file, or use the "
+            "non-local prior, which needs none"
+        )
+    if hashlib.sha256(name.read_bytes()).hexdigest() != expected:
+        raise ValueError(f"{name} is damaged: its checksum is not the program's; reinstall the program")
+    return name
+
+
 @functools.cache
 def shipped_prior() -> LearnedPrior:
-    """The prior that comes with the program."""
+    """The prior that the default solver uses."""
     return load_prior()

@@ -88,7 +88,8 @@ def reconstruct(
         quality: "fast", 3/4 of the time of "default", or "best", 16 times as long ("auto" only).
         prior: of the final run: "tv", "nonlocal" or "learned", each after those before it, or "auto", all of them
             unless held-out pixels or the mask's imprint speak against it ("auto" only).
-        weights: of the learned prior, as scripts/train.py writes them, instead of those that come with the program.
+        weights: of the learned prior: "free" or "research", by what they may be used for (MODEL_CARD.md), or a file
+            of scripts/train.py; "research" if not given.
         budget: seconds in which to be done; None is no limit.
         uncertainty: estimate the standard deviation of each voxel, too ("auto" only).
         psf: blur of the instrument along the dispersion: standard deviation of a Gaussian [pixel], > 0, or taps (M,),

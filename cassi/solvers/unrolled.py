@@ -195,8 +195,8 @@ def _solve(A: Camera, B: Tensor, S: Tensor, N: Tensor, M: Tensor, r: Tensor) -> 
     SB = S[..., 0] * B
 
     def G(p: Tensor) -> Tensor:
-        z = (SB @ A.adjoint(p).flatten(-2)).view(*batch, len(B), *A.cube_shape[1:])
-        return A.forward(synthesise(z, B)).addcmul_(N, p)
+        x = B.mT @ (SB @ A.adjoint(p).flatten(-2))  # products of matrices are contiguous, as kernels want them
+        return A.forward(x.view(*batch, *A.cube_shape)).addcmul_(N, p)
 
     def dot(a: Tensor, b: Tensor) -> Tensor:
         return torch.baddbmm(zero, a.reshape(count, 1, -1), b.reshape(count, -1, 1)).view(*batch, *ones)

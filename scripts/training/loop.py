@@ -28,6 +28,7 @@ from training.scenes import Scenes, load_scenes
 MUON, FEW = 5 / 3, 5.0  # steps of kernels between the outer layers, and of the data step's few numbers, times AdamW's
 LOG_EVERY = 50  # steps
 SAVE_EVERY = 60.0  # seconds
+MAX_FAILED = 0.1  # share of looks whose errors are not finite: of one the gradient is left out, many end a training
 BAR = "{desc} {percentage:3.0f}%|{bar}| {n:.1f} of {total:.1f} min [{remaining} left]"
 PEAKS = {"H100": 989.0, "H200": 989.0, "A100": 312.0, "L40": 181.0, "4090": 165.0}  # bfloat16 [TFLOP/s]
 LICENCES = {
@@ -67,7 +68,7 @@ class Settings:
     size: tuple[int, int] = (64, 96)
     seed: int = 0
     device: str = "cpu"
-    weights: Path | None = None
+    weights: str | Path | None = None
     stages: int = 6
     start_iters: int = 40
     camera: Path | None = None
@@ -191,11 +192,15 @@ class Training:
         camera, scenes = s.cameras_to_draw(), self.scenes
         shown = tqdm(total=s.minutes, initial=p.seconds / 60, desc="training", disable=not bar, bar_format=BAR)
         saved = last = logged = time.monotonic()
-        sums, steps, pixels, operations = torch.zeros(self.prior.size.stages + 2, device=self.device), 0, 0, 0
+        sums, failed = torch.zeros(self.prior.size.stages + 2, device=self.device), torch.zeros((), device=self.device)
+        steps, pixels, operations = 0, 0, 0
         while p.seconds < 60 * s.minutes:
             for _ in range(s.cameras):
                 e = draw_examples(self.chance, scenes, camera, s.scenes, s.size, self.prior.size.components)
-                sums += self.looks(e) / s.cameras
+                errors = self.looks(e)
+                finite = errors.isfinite().all()
+                sums += torch.where(finite, errors, 0) / s.cameras
+                failed += ~finite
                 p.seen += len(e.y)
                 pixels += len(e.y) * math.prod(s.size)
                 operations += self.looks.operations[e.shifts, e.y.shape]
@@ -210,27 +215,33 @@ class Training:
             p.seconds += seconds
             over = p.seconds >= 60 * s.minutes
             logs, saves = steps == LOG_EVERY or over, over or now - saved > SAVE_EVERY
-            if (saves or logs) and not bool(sums.isfinite().all()):
+            if (saves or logs) and float(failed) > 2 + MAX_FAILED * steps * s.cameras:
                 raise FloatingPointError(f"the training diverged before step {p.step}; take a smaller --rate")
             if logs:
-                errors = [round(v, 3) for v in (sums / steps).tolist()]
+                means = [round(v, 3) for v in (sums / (steps - failed / s.cameras).clamp(min=1)).tolist()]
                 p.curve.append(
                     {
-                        "minutes": round(p.seconds / 60, 2), "step": p.step, "seen": p.seen, "errors": errors,
+                        "minutes": round(p.seconds / 60, 2), "step": p.step, "seen": p.seen, "errors": means,
+                        "failed": int(failed),
                         "pixels_per_s": round(pixels / (now - logged)),
                         "tflop_per_s": round(operations / (now - logged) / 1e12, 3),
                     }
                 )  # fmt: skip
                 tqdm.write(json.dumps(p.curve[-1]))
-                sums, steps, pixels, operations, logged = torch.zeros_like(sums), 0, 0, 0, now
+                sums, failed = torch.zeros_like(sums), torch.zeros_like(failed)
+                steps, pixels, operations, logged = 0, 0, 0, now
             if saves:
                 self.save()
                 saved = now
         shown.close()
 
     def _step(self) -> None:
-        """One step along the gradient, of norm 1 at most."""
-        nn.utils.clip_grad_norm_(self.prior.parameters(), 1.0, foreach=True)
+        """One step along the gradient, of norm 1 at most; of one that is not finite nothing is left."""
+        grads = [p.grad for p in self.prior.parameters() if p.grad is not None]
+        norm = torch.stack(torch._foreach_norm(grads)).norm()
+        for grad in grads:
+            grad.nan_to_num_(0, 0, 0)
+        torch._foreach_mul_(grads, torch.where(norm.isfinite(), norm.clamp(min=1).reciprocal(), 0))
         rate = self._rate()
         for group in self.adam.param_groups:
             group["lr"] = group["times"] * rate
@@ -238,7 +249,7 @@ class Training:
             group["lr"] = MUON * rate
         self.adam.step()
         self.muon.step()
-        torch._foreach_zero_([p.grad for p in self.prior.parameters() if p.grad is not None])  # recorded looks add
+        torch._foreach_zero_(grads)  # recorded looks add to them
         self.progress.step += 1
         weight = 1 - min(0.998, (1 + self.progress.step) / (20 + self.progress.step))
         torch._foreach_lerp_(list(self.mean.parameters()), [p.detach() for p in self.prior.parameters()], weight)

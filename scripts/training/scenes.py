@@ -13,6 +13,7 @@ channels see (Finlayson & Morovic, JOSA A 22 (2005)).
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Sequence
@@ -141,7 +142,7 @@ class Scenes:
         if chance.happens(0.5):  # colors within one share, too
             eye = sensitivities(x.device)
             lacks = rgb / brightness - torch.einsum("rc,nchw->nrhw", eye, x)
-            x = (x + torch.einsum("cr,nrhw->nchw", torch.linalg.pinv(eye), lacks)).clamp(min=0.02)
+            x = (x + torch.einsum("cr,nrhw->nchw", inverse_sensitivities(x.device), lacks)).clamp(min=0.02)
         x = self._on_ground(chance, x * brightness)
         shading = torch.exp(0.6 * chance.flags(SHADING_SHARE, count) * chance.field(count, 1, height, width, 4))
         gloss = (brightness - chance.number(0.4, 0.8) * brightness.amax((2, 3), keepdim=True)).clamp(min=0)
@@ -175,7 +176,7 @@ class Scenes:
             pair.append((spectra[part] * shares[..., None]).sum(-2))
         first, second = pair
         other = spectra[chance.integers(len(spectra), count, J)]
-        black = (other - first) @ (torch.eye(BANDS, device=eye.device) - torch.linalg.pinv(eye) @ eye).T
+        black = (other - first) @ (torch.eye(BANDS, device=eye.device) - inverse_sensitivities(eye.device) @ eye).T
         metamer = (first + chance.uniform(count, J, 1, low=0.5, high=1.5) * black).clamp(min=0.02)
         return first, torch.where(chance.uniform(count, J, 1) < METAMERS, metamer, second)
 
@@ -240,10 +241,17 @@ def soft_colors(chance: Chance, chroma: Tensor) -> tuple[Tensor, Tensor]:
     return shares.mT.reshape(count, J, height, width), centers
 
 
+@functools.cache
 def sensitivities(device: torch.device) -> Tensor:
     """(3, 31): red, green and blue of some camera, each of sum 1."""
     bells = np.stack([np.exp(-0.5 * ((WAVELENGTHS - m) / w) ** 2) for m, w in ((610, 40), (545, 40), (450, 30))])
     return torch.from_numpy(bells / bells.sum(1, keepdims=True)).float().to(device)
+
+
+@functools.cache
+def inverse_sensitivities(device: torch.device) -> Tensor:
+    """(31, 3), the pseudo-inverse of `sensitivities`: on the CPU, as it is found once and a GPU would be waited for."""
+    return torch.linalg.pinv(sensitivities(torch.device("cpu"))).to(device)
 
 
 def load_scenes(
