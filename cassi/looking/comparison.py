@@ -38,8 +38,11 @@ class Comparison:
             f"PSNR {n['psnr']:.2f} dB, SSIM {n['ssim']:.3f} (peak {n['peak']:.3g}), "
             f"mean spectral angle {n['sam']:.2f} degrees",
         ]
-        if not 0.9 < n["factor"] < 1.1:
-            lines.append(f"in another unit? times {n['factor']:.3g} the first has a PSNR of {n['psnr_scaled']:.2f} dB")
+        if not 0.9 < n["factor"] < 1.1:  # the first number then is about the units alone
+            lines.insert(
+                1, f"in another unit? times {n['factor']:.3g} the first has a PSNR of {n['psnr_scaled']:.2f} dB"
+            )
+            lines[2] = f"as they are: {lines[2]}"
         return "\n".join(lines + [f"  {name:>9}  {value:6.2f} dB" for name, value in self.band_psnr.items()])
 
 
