@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from cassi.optics.other_cameras import double_disperser as double_disperser, video_camera as video_camera
     from cassi.optics.side_picture import SidePicture as SidePicture
     from cassi.optics.single_disperser import CASSI as CASSI
-    from cassi.running.front_door import reconstruct as reconstruct
+    from cassi.running.reconstruct import reconstruct as reconstruct
     from cassi.running.result import Reconstruction as Reconstruction
     from cassi.running.tiled_file import reconstruct_tiled as reconstruct_tiled
     from cassi.solvers.admm import admm as admm, admm_tv as admm_tv
@@ -41,7 +41,7 @@ _ROOM = {  # public names and their modules, imported on demand so that `cassi -
     "gap": "solvers.gap",
     "gap_tv": "solvers.gap",
     "least_squares": "solvers.least_squares",
-    "reconstruct": "running.front_door",
+    "reconstruct": "running.reconstruct",
     "reconstruct_tiled": "running.tiled_file",
     "video_camera": "optics.other_cameras",
 }

@@ -189,7 +189,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         save_figures({"sequence": frames_together(Path(folder))}, HERE / "figures", dpi=72)
         result, page = Path(folder) / "example_cube.h5", Path(folder) / "report.html"
-        write_result(result, measurement, results["auto"])
+        write_result(result, results["auto"])
         write_report(page, result)
         for name, dark in (("report-light", False), ("report-dark", True)):
             (HERE / "figures" / f"{name}.png").write_bytes(photograph(page, dark=dark, width=1280, height=820))

@@ -2,17 +2,21 @@
 
     python docs/make_tables.py
 
+It also writes `cassi/keywords.py`, the typed keywords of `cassi.reconstruct`.
+
 Each stands in its page between `<!-- table: NAME -->` and `<!-- end of table -->`; `tests/test_docs.py` compares.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
-from cassi.cli.options import DEBUG, QUIET, TABLE, options_of
+from cassi.cli.options import DEBUG, QUIET, TABLE, options_of, words
 from cassi.files.names import BAD_PIXELS, MASK, MEAN_BAND, MEASUREMENT, SHIFTS, TRUTH, WAVELENGTHS
 from cassi.optics.wavelengths import PRESETS
+from cassi.settings import Settings
 
 DOCS = Path(__file__).resolve().parent
 SECTION = re.compile(r"(<!-- table: ([\w -]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -37,7 +41,8 @@ def tables() -> dict[str, str]:
 def options(command: str) -> str:
     """The options of a command, in the order and the words of its help."""
     rows = []
-    for option in options_of(command):
+    every = options_of(command)
+    for option in every:
         if option in (QUIET, DEBUG):  # of every command, said once
             continue
         names = [option.name] if option.name.startswith("-") else []
@@ -45,7 +50,7 @@ def options(command: str) -> str:
         several = " ..." if option.nargs in ("*", "+") else ""
         value = f"[{value}]" if option.nargs == "?" else value
         cells = [", ".join(f"`{name}`" for name in names), f"`{value}{several}`" if value else ""]
-        rows.append((" ".join(cells).strip(), option.words))
+        rows.append((" ".join(cells).strip(), words(option, every)))
     return table(("option", "what it does"), rows)
 
 
@@ -75,6 +80,37 @@ def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines).replace("|  |", "| |").replace("|  |", "| |")
 
 
+KEYWORDS = '''"""The typed keywords of `cassi.reconstruct`, as docs/make_tables.py writes them from `cassi.settings`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    import torch
+
+    from cassi.calibration.found_camera import FoundCamera
+    from cassi.choice.plan import Plan
+    from cassi.optics.measurement import Measurement
+    from cassi.optics.side_picture import SidePicture
+    from cassi.priors.learned import LearnedPrior
+    from cassi.settings import Array, PathLike, Prior, Quality, Solver
+
+
+class Keywords(TypedDict, total=False):
+    """See `cassi.settings.Settings`."""
+
+{fields}
+'''
+
+
+def keywords() -> str:
+    """The module `cassi.keywords`: type checkers know the settings by it."""
+    lines = [f"    {one.name}: {one.type}" for one in dataclasses.fields(Settings)]
+    return KEYWORDS.format(fields="\n".join(lines))
+
+
 def filled(text: str, made: dict[str, str]) -> str:
     """A page with its tables."""
     return SECTION.sub(lambda found: f"{found[1]}\n{made[found[2]]}\n{found[3]}", text)
@@ -82,6 +118,7 @@ def filled(text: str, made: dict[str, str]) -> str:
 
 def main() -> None:
     made = tables()
+    (DOCS.parent / "cassi" / "keywords.py").write_text(keywords(), encoding="utf-8")
     for page in sorted(DOCS.rglob("*.md")):
         text = page.read_text(encoding="utf-8")
         page.write_text(filled(text, made), encoding="utf-8")

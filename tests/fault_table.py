@@ -30,10 +30,10 @@ class Fault(NamedTuple):
 
 
 FAULTS = [
-    Fault("negative light is taken", "running/preparing.py::_without_black", "check_light(y)", "pass",
-        "test_running_front_door.py", "light_is_not"),
+    Fault("negative light is taken", "running/scene.py::_without_black", "check_light(y)", "pass",
+        "test_running_reconstruct.py", "light_is_not"),
     Fault("a plan for other bands is followed", "choice/plan.py::Plan.check_bands",
-        "self.vectors.shape[-1] != num_bands", "False", "test_running_front_door.py", "nothing_to_choose"),
+        "self.vectors.shape[-1] != num_bands", "False", "test_running_reconstruct.py", "nothing_to_choose"),
     Fault("an inverted mask fits", "optics/mask_match.py::check_mask", "kind = 'inverted'", "kind = 'fits'",
         "test_optics_mask_match.py", "swapped"),
     Fault("the camera may replace an input", "cli/places.py::check_files", "place in taken", "False",
@@ -198,7 +198,7 @@ FAULTS = [
     Fault("beyond its picture a mask goes on as at the border", "calibration/camera_model.py::sampled", "share.any()",
         "False", "test_calibration_found_camera.py", "nobody_has_seen"),
     Fault("light that leaks is a black level", "optics/detector.py::black_level_of", "LEAKS", "0",
-        "test_running_front_door.py", "leaks"),
+        "test_running_reconstruct.py", "leaks"),
     Fault("a camera that the snapshot does not show is taken", "calibration/found_camera.py::find_camera",
         "not any(compared(one).matches for one in (m, taken.in_place(replace(m, check=None))))", "False",
         "test_calibration_found_camera.py", "does_not_show"),

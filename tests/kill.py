@@ -323,13 +323,6 @@ def main() -> int:
     args = parser.parse_args()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     os.environ["OMP_NUM_THREADS"] = "1"  # threads of OpenMP do not outlive a fork, and the child waits for them
-    import cassi.cli.calibrate
-    import cassi.cli.reconstruct
-    import cassi.cli.refine
-    import cassi.cli.simulate
-    import cassi.looking.report_page
-    import cassi.running.front_door
-    import cassi.running.many  # noqa: F401  what takes seconds is imported once, before any fork
 
     wrong = 0
     signals = [signal.Signals[f"SIG{one}"] for one in args.signals]

@@ -17,7 +17,7 @@ from cassi.files import read_measurement
 from cassi.looking.calibration_figures import detector, dispersion as dispersion_figure
 from cassi.looking.metrics import psnr
 from cassi.optics.measurement import Measurement
-from cassi.running.front_door import reconstruct
+from cassi.running.reconstruct import reconstruct
 from cassi.simulation.optical_bench import Bench, dispersion, simulate_bench, write_bench
 
 

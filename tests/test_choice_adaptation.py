@@ -10,11 +10,11 @@ from test_choice_stages import SIZE, Shot
 from cassi.choice.adaptation import Adam, Adapt, Example, _photographs, _strip, error
 from cassi.choice.automatic import stages_of
 from cassi.choice.chain import as_list, from_list, repeated
-from cassi.choice.plan import Method
 from cassi.choice.stages import Learned, NonLocal, State, Tv, Watch
 from cassi.errors import InputError
 from cassi.priors.learned import LearnedPrior
 from cassi.priors.spectral_basis import synthesise
+from cassi.settings import Settings
 from cassi.solvers.unrolled import unrolled
 
 SHORT = Tv(20), NonLocal(0.5, 4)
@@ -129,12 +129,12 @@ def test_a_strip_has_light(case, monkeypatch):
 
 
 def test_best_adapts_where_there_is_a_network(case):
-    _, chains = stages_of(case.shot.A, Method(quality="best", learned=case.problem.learned))
+    _, chains = stages_of(case.shot.A, Settings(quality="best", weights=case.problem.learned))
     names = [[type(stage) for stage in chain] for chain in chains]
     assert names[0].count(Learned) == 2 and chains[0][-1] == Adapt(1.0, 100)
     assert chains[0][:4] == (NonLocal(1.0, 12), Learned(), NonLocal(0.5, 12), Learned())
     assert Adapt(1.0, 100).before == (Tv(200), *chains[0][:3]) and Adapt(1.0, 60).after(None) == chains[0][1:-1]
-    fast = stages_of(case.shot.A, Method(quality="fast", learned=case.problem.learned))
+    fast = stages_of(case.shot.A, Settings(quality="fast", weights=case.problem.learned))
     assert fast[0] == Tv(100) and fast[1][0] == (NonLocal(1.0, 12), Learned(), NonLocal(0.25, 56, None))
     assert chains[1] == chains[0][:-1], "where the adapted cube is refused, the default's stands"
     assert all(Adapt not in chain and Learned not in chain for chain in names[2:])

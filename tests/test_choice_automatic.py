@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -13,11 +14,12 @@ from cassi.choice import automatic, bases, noise, stages
 from cassi.choice.held_out import Split, hold_out
 from cassi.choice.noise import CameraNoise
 from cassi.choice.outcome import Outcome
-from cassi.choice.plan import Method, Plan, Run
+from cassi.choice.plan import Plan
 from cassi.looking.metrics import psnr
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.detector import brightness, detect
 from cassi.optics.multi_shot import MultiShot
+from cassi.settings import Settings
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 from cassi.solvers.subspace_tv import subspace_tv
@@ -29,9 +31,10 @@ def camera(C=4, H=16, W=20, step=1) -> CASSI:
 
 def reconstruct_auto(A, y, *, wavelengths=None, gain=None, read_noise=None, **settings) -> Outcome:
     """`automatic.reconstruct_auto` with the fields of its values as arguments."""
-    run = Run(**{name: settings.pop(name) for name in ("seed", "budget", "monitor", "progress") if name in settings})
+    watch = stages.Watch(*(settings.pop(name, None) for name in ("monitor", "progress")))
+    watch.deadline = time.perf_counter() + settings.pop("budget", math.inf)
     return automatic.reconstruct_auto(
-        A, y, wavelengths=wavelengths, noise=CameraNoise(gain, read_noise), method=Method(**settings), run=run
+        A, y, wavelengths=wavelengths, noise=CameraNoise(gain, read_noise), settings=Settings(**settings), watch=watch
     )
 
 
@@ -95,7 +98,7 @@ def test_the_noise_is_found_and_not_fitted(still_life, found):
 def test_unknown_noise_is_what_total_variation_leaves(still_life, found):
     A, _, _y, noisy = still_life
     split = Split.of(A, noisy.y, 0)
-    first = automatic.explored(split, 12, CameraNoise(), Method()).plan
+    first = automatic.explored(split, 12, CameraNoise(), Settings()).plan
     problem, watch = first.problem(noisy.y, brightness(split.A_train, split.y_train)), stages.Watch()
     x = stages.Tv(200).run(split.A_train, split.y_train, problem, None, watch).x
     left, plan = noise.noise_left(split, split.misfit(x.clamp(min=0)).square()), found["noisy"].plan
@@ -187,7 +190,7 @@ def test_the_spectra_of_a_large_frame_are_learned_from_all_of_it(monkeypatch):
     x = arched[:, None, None].expand(6, 48, 48).clone()
     x[:, :24, :24] = rising[:, None, None] * 3 * (torch.rand(24, 24, generator=generator) > 0.5)
     A = CASSI.from_step(torch.rand(48, 48, generator=generator), step=1, num_bands=6)
-    chosen, evidence = automatic.choose_plan(A, A.forward(x), method=Method(num_iters=5))
+    chosen, evidence = automatic.choose_plan(A, A.forward(x), settings=Settings(num_iters=5))
     assert evidence.part == (slice(0, 24), slice(0, 24))
     B = chosen.vectors.float()
     assert float((arched - B.T @ (B @ arched)).norm() / arched.norm()) < 0.05
@@ -259,7 +262,7 @@ def test_several_shots_take_the_fine_stages_of_one_with_a_stronger_prior():
     generator = torch.Generator().manual_seed(1)
     several = MultiShot(tuple(CASSI(random_mask(16, 20, generator=generator), (0, 1, 2, 3)) for _ in range(2)))
     one, two = (
-        [s for s in automatic.stages_of(A, Method())[1][0] if isinstance(s, stages.NonLocal)]
+        [s for s in automatic.stages_of(A, Settings())[1][0] if isinstance(s, stages.NonLocal)]
         for A in (camera(), several)
     )
     assert [s.sigma for s in two] == pytest.approx([2**0.5 * s.sigma for s in one if s.sigma < one[0].sigma])
@@ -267,10 +270,9 @@ def test_several_shots_take_the_fine_stages_of_one_with_a_stronger_prior():
 
 def test_errors(small):
     A, y, _ = small
-    budgets = [({"budget": budget}, "budget must be a positive number") for budget in (0.0, -1.0, math.inf, math.nan)]
     gains = [({"gain": gain}, "gain must be positive") for gain in (0.0, math.nan)]
     of_a_stack = ({"y": y[None]}, r"one snapshot at a time: y must be \(16, 23\), got \(1, 16, 23\)")
-    for changed, message in [of_a_stack, *budgets, *gains]:
+    for changed, message in [of_a_stack, *gains]:
         with pytest.raises(ValueError, match=message):
             reconstruct_auto(**{"A": A, "y": y, "num_iters": 3, **changed})
 

@@ -12,12 +12,12 @@ from cassi.choice.held_out import Split
 from cassi.choice.neighbors import common_plan
 from cassi.choice.noise import CameraNoise, estimate_noise
 from cassi.choice.outcome import Outcome
-from cassi.choice.plan import Method, Run
-from cassi.choice.stages import Problem
+from cassi.choice.stages import Problem, Watch
 from cassi.optics.multi_shot import MultiShot
 from cassi.optics.protocol import Camera
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.spectral_basis import smooth_basis
+from cassi.settings import Settings
 
 BANDS, SIDE = 20, 64
 
@@ -76,7 +76,7 @@ def test_the_default_beats_gap_tv_and_smooth_spectra_in_the_light_of_one_color(c
 
     found = reconstruct_auto(camera, y)
     assert found.plan.basis == "narrow-10"
-    gap = solve(camera, y, wavelengths=None, noise=CameraNoise(), method=Method("gap-tv"), run=Run())
+    gap = solve(camera, y, wavelengths=None, noise=CameraNoise(), settings=Settings(solver="gap-tv"), watch=Watch())
     assert error(found) < error(gap)
 
 
@@ -86,7 +86,7 @@ def test_two_shots_show_a_spot_of_one_color_that_one_misses(camera):
     other = CASSI(torch.rand(SIDE, SIDE, generator=torch.Generator().manual_seed(1)), camera.shifts)
 
     def error(A: Camera) -> float:
-        return float((reconstruct_auto(A, A.forward(x), method=Method(prior="tv")).result.x - x).norm() / x.norm())
+        return float((reconstruct_auto(A, A.forward(x), settings=Settings(prior="tv")).result.x - x).norm() / x.norm())
 
     assert error(MultiShot((camera, other))) < 0.1 < 0.3 < error(camera)
 

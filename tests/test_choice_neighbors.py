@@ -9,13 +9,13 @@ from scipy import ndimage
 
 from cassi import CASSI
 from cassi.choice.neighbors import alone, common_plan, together
-from cassi.choice.plan import Plan, Run
-from cassi.choice.stages import Learned, NonLocal, Tv
+from cassi.choice.plan import Plan
+from cassi.choice.stages import Learned, NonLocal, Tv, Watch
 from cassi.errors import InputError
 from cassi.optics.measurement import Measurement
 from cassi.optics.moving_scene import MovingScene
-from cassi.running.request import Request
 from cassi.running.sequence import InSequence, ReadWindow, beside, sequence_plan
+from cassi.settings import Settings
 
 C, SIZE = 5, 40
 MASK = torch.rand(SIZE, SIZE, generator=torch.Generator().manual_seed(4))
@@ -46,16 +46,16 @@ def film() -> tuple[list[torch.Tensor], torch.Tensor, Plan]:
 def test_neighbors_help_where_the_scene_moves(film, monkeypatch):
     truth, y, plan = film
     frames = [alone(A, one, plan) for one in y]
-    found = together(frames[1], [frames[0], frames[2]], plan, Run())
+    found = together(frames[1], [frames[0], frames[2]], plan, Watch())
     true = [replace(one, sharp=x) for one, x in zip(frames, truth, strict=True)]  # motion is taken from that
-    better = together(true[1], [true[0], true[2]], plan, Run())
+    better = together(true[1], [true[0], true[2]], plan, Watch())
     assert found is not None and better is not None
     assert error(better.result.x, truth[1]) < error(found.result.x, truth[1]) < 0.8 * error(frames[1].x, truth[1])
     assert found.errors[1] < found.errors[0] and bool((found.result.x >= 0).all())
     assert isinstance(plan.stages[-1], NonLocal) and plan.stages[-1].noise == 4, "held-out pixels would choose 1"
     # the non-local prior is the stronger the more frames there are, and the plan says what was taken
     monkeypatch.setattr("cassi.choice.neighbors.accepts", lambda *verdicts: True)
-    found = together(frames[1], [frames[0], frames[2]], plan, Run())
+    found = together(frames[1], [frames[0], frames[2]], plan, Watch())
     common, taken = ([s.sigma for s in one.stages if isinstance(s, NonLocal)] for one in (plan, found.plan))
     assert taken == pytest.approx([3**0.5 * sigma for sigma in common])
     assert len(found.begun) == len(found.plan.stages) and found.begun[0][1] == "total variation"
@@ -76,7 +76,7 @@ def test_the_network_sees_the_snapshot_of_one_frame(film):
             return super().run(A, y, problem, state, watch)
 
     frames = [alone(A, one, plan) for one in y]
-    together(frames[1], [frames[0]], replace(plan, stages=(Tv(150), Network(), Patches(0.2, 2))), Run())
+    together(frames[1], [frames[0]], replace(plan, stages=(Tv(150), Network(), Patches(0.2, 2))), Watch())
     assert seen == {Learned: y[1].shape, NonLocal: (2, *y[1].shape)}
 
 
@@ -87,17 +87,17 @@ def test_a_network_that_diverges_leaves_the_joint_cube(film, monkeypatch):
     _, y, plan = film
     monkeypatch.setattr(Learned, "run", diverges)
     frames = [alone(A, one, plan) for one in y]
-    found = together(frames[1], [frames[0]], replace(plan, stages=(Tv(150), Learned())), Run())
+    found = together(frames[1], [frames[0]], replace(plan, stages=(Tv(150), Learned())), Watch())
     assert found is not None and [type(stage) for stage in found.plan.stages] == [Tv]
 
 
 def test_frames_of_other_scenes_do_no_harm(film):
     truth, y, plan = film
     first, *others = (alone(A, one, plan) for one in (y[1], A @ scene(7), A @ scene(8)))
-    found = together(first, others, plan, Run())
+    found = together(first, others, plan, Watch())
     x = first.x if found is None else found.result.x
     assert error(x, truth[1]) < 1.02 * error(first.x, truth[1])
-    assert together(first, [], plan, Run()) is together(alone(A, 0 * y[1], plan), [first], plan, Run()) is None
+    assert together(first, [], plan, Watch()) is together(alone(A, 0 * y[1], plan), [first], plan, Watch()) is None
 
 
 def test_moving_scenes_are_checked():
@@ -129,7 +129,7 @@ def test_a_frame_alone_is_what_it_would_be_without_a_sequence(film):
     from cassi import reconstruct
 
     frames = [Measurement(y=one.numpy(), mask=MASK.numpy(), shifts=A.shifts) for one in film[1]]
-    solve = InSequence(film[2], Request(camera="as-given", device="cpu"))
+    solve = InSequence(film[2], Settings(camera="as-given", device="cpu"))
     lone = solve(Measurement(y=frames[0].y[None], mask=MASK.numpy(), shifts=A.shifts))
     assert lone.parameters["together"] == 0
     joined = solve(Measurement(y=film[1][[1, 0, 2]].numpy(), mask=MASK.numpy(), shifts=A.shifts))

@@ -16,12 +16,13 @@ from cassi.choice.chain import Chain, Trial, as_list, final_run, from_list, repe
 from cassi.choice.held_out import Split
 from cassi.choice.judge import Verdict, accepts, is_better, z
 from cassi.choice.noise import CameraNoise
-from cassi.choice.plan import Method, Plan, Run
+from cassi.choice.plan import Plan
 from cassi.choice.stages import Learned, NonLocal, Problem, Stage, State, Tv, Watch
 from cassi.errors import InputError
 from cassi.optics.detector import brightness
 from cassi.priors.learned import LearnedPrior, Size, packed
 from cassi.priors.spectral_basis import analyse, smooth_basis
+from cassi.settings import Settings
 from cassi.solvers.loop import Record, Result
 
 SIZE = Size(components=4, stages=1, memory=1, width=8, blocks=1, deep_width=8, deep_blocks=2, far_width=8, far_blocks=1)
@@ -73,7 +74,7 @@ class Oracle(LearnedPrior):
 
 
 def auto(shot, **choices):
-    return reconstruct_auto(shot.A, shot.y, method=Method(**choices))
+    return reconstruct_auto(shot.A, shot.y, settings=Settings(**choices))
 
 
 def test_total_variation_goes_on_where_it_was_left(shot):
@@ -264,11 +265,11 @@ def test_a_chain_that_begins_like_one_that_was_refused_is_not_run_again(shot):
 def test_a_network_that_diverges_is_as_if_it_were_not_there(shot):
     wild = stirred(SIZE)
     wild.net.leave.bias.data[:] = math.nan
-    found = auto(shot, learned=wild)
+    found = auto(shot, weights=wild)
     assert not found.plan.is_learned and math.isinf(found.evidence.trials[1].held_out_error)
     assert found.explain().endswith("The learned prior was tried and not accepted.")
     with pytest.raises(FloatingPointError, match="learned prior diverged"):
-        auto(shot, learned=wild, prior="learned")
+        auto(shot, weights=wild, prior="learned")
 
 
 def test_a_stage_is_not_begun_without_time_for_it(shot):
@@ -293,7 +294,7 @@ def test_the_deadline_ends_the_run(shot):
 
 
 def test_a_network_that_harms_is_as_if_it_were_not_there(shot):
-    found, without = auto(shot, learned=stirred(SIZE)), auto(shot, prior="nonlocal")
+    found, without = auto(shot, weights=stirred(SIZE)), auto(shot, prior="nonlocal")
     assert not found.plan.is_learned
     assert "rejected" in found.explain(verbose=True)
     assert shot.error(found.result.x) < 1.2 * shot.error(without.result.x)
@@ -302,24 +303,24 @@ def test_a_network_that_harms_is_as_if_it_were_not_there(shot):
 @pytest.mark.parametrize(("quality", "share"), [("fast", 0.5), ("default", 0.85)])
 def test_a_network_that_knows_the_scene_is_taken(quality, share):
     shot = Shot(48, parts=3, mode="bilinear")
-    found, without = auto(shot, learned=Oracle(shot), quality=quality), auto(shot, prior="tv")
+    found, without = auto(shot, weights=Oracle(shot), quality=quality), auto(shot, prior="tv")
     assert found.plan.is_learned and found.as_dict()["learned"] is True
     assert "a learned prior" in found.explain()
     assert shot.error(found.result.x) < share * shot.error(without.result.x)
 
 
 def test_what_is_asked_for_is_taken_in_any_case(shot):
-    assert auto(shot, prior="learned", learned=stirred(SIZE)).plan.is_learned
+    assert auto(shot, prior="learned", weights=stirred(SIZE)).plan.is_learned
     tv, nonlocal_ = auto(shot, prior="tv"), auto(shot, prior="nonlocal")
     assert tv.plan.stages == (Tv(200), Tv(300)) and tv.evidence.trials == ()
     assert [type(stage) for stage in nonlocal_.plan.stages] == [Tv, NonLocal, NonLocal, NonLocal]
 
 
 def test_a_plan_comes_back_from_plain_values_and_is_repeated(shot):
-    found = auto(shot, learned=Oracle(shot))
+    found = auto(shot, weights=Oracle(shot))
     plan = Plan.from_dict(json.loads(json.dumps(found.plan.as_dict())))
     assert plan.as_dict() == found.plan.as_dict()
-    again = reconstruct_auto(shot.A, shot.y, method=Method(plan=replace(plan, learned=found.plan.learned)))
+    again = reconstruct_auto(shot.A, shot.y, settings=Settings(plan=replace(plan, learned=found.plan.learned)))
     assert again.plan.stages == found.plan.stages and again.evidence is None
     assert shot.error(again.result.x) < 1.2 * shot.error(found.result.x)
     plain = found.plan.as_dict()
@@ -342,7 +343,7 @@ def test_cameras_of_few_bands_go_without_a_network(shot):
 def test_small_frames_are_left_to_total_variation():
     narrow = CASSI.from_step(torch.rand(16, 4, generator=torch.Generator().manual_seed(0)), 1, 4)
     for quality in ("fast", "default", "best"):
-        _, chains = stages_of(narrow, Method(quality=quality))
+        _, chains = stages_of(narrow, Settings(quality=quality))
         assert [[type(stage) for stage in chain] for chain in chains] == [[Tv]]
 
 
@@ -351,7 +352,7 @@ def test_an_exploration_of_bright_objects_in_the_dark_raises_the_level(shot):
     x[:, 10:14, 10:14] = 1.0
     levels = []
     for scene in (shot.x, x):
-        levels.append(explored(Split.of(shot.A, shot.A.forward(scene), 0), 6, CameraNoise(), Method()).plan.level)
+        levels.append(explored(Split.of(shot.A, shot.A.forward(scene), 0), 6, CameraNoise(), Settings()).plan.level)
     assert levels[0] == 1.0
     assert levels[1] > 2
 
@@ -365,13 +366,13 @@ def test_weights_from_a_file(shot, tmp_path):
 
 def test_what_does_not_go_together_is_refused(shot, tmp_path):
     with pytest.raises(InputError, match="unknown prior 'x'"):
-        Method(prior="x")
-    with pytest.raises(InputError, match="prior 'tv' is a choice of solver \"auto\" without a plan"):
-        Method("gap-tv", prior="tv")
+        Settings(prior="x")
+    with pytest.raises(InputError, match='prior="tv" needs solver="auto"'):
+        Settings(solver="gap-tv", prior="tv")
     with pytest.raises(InputError, match="total variation alone"):
-        Method(prior="learned", num_iters=5)
-    with pytest.raises(InputError, match="weights of a learned prior are of no use"):
-        Method(prior="tv", learned=stirred(SIZE))
+        Settings(prior="learned", num_iters=5)
+    with pytest.raises(InputError, match="weights does not go with prior"):
+        Settings(prior="tv", weights=stirred(SIZE))
     (tmp_path / "w.safetensors").write_bytes(b"nothing")
     with pytest.raises(InputError, match="holds no learned prior"):
         reconstruct(shot.y, shot.A.mask, step=1, weights=tmp_path / "w.safetensors")
@@ -397,10 +398,9 @@ def test_a_budget_is_kept_where_one_stage_fits(shot, monkeypatch):
         return solve(*args, monitor=tick, **settings)
 
     monkeypatch.setattr(stages, "time", clock)
-    monkeypatch.setattr("cassi.choice.automatic.time", clock)
     monkeypatch.setattr(stages, "subspace_tv", ticking)
     for budget in (1.0, 4.0, 50.0):
         clock.now = 0.0
-        found = reconstruct_auto(shot.A, shot.y, method=Method(prior="nonlocal"), run=Run(budget=budget))
+        found = reconstruct_auto(shot.A, shot.y, settings=Settings(prior="nonlocal"), watch=Watch(deadline=budget))
         assert clock.now <= budget
         assert found.result.status == ("stopped" if budget < 6 else "max_iters")

@@ -8,11 +8,12 @@ import torch
 from cassi import CASSI
 from cassi.choice.automatic import reconstruct_auto
 from cassi.choice.noise import CameraNoise, NoiseModel
-from cassi.choice.plan import Method, Plan
+from cassi.choice.plan import Plan
 from cassi.choice.stages import Tv
 from cassi.choice.uncertainty import Bootstrap, bootstrap, standard_deviation
 from cassi.optics.detector import detect
 from cassi.priors.spectral_basis import smooth_basis
+from cassi.settings import Settings
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 
@@ -66,7 +67,7 @@ def test_true_errors_lie_within():
     A = CASSI.from_step(random_mask(48, 48, generator=generator), step=2, num_bands=12)
     noisy = detect(A @ truth, full_well=5e3, read_noise=5.0, generator=generator)
     found = reconstruct_auto(
-        A, noisy.y, noise=CameraNoise(noisy.gain, 5.0), method=Method(num_iters=150, uncertainty=True)
+        A, noisy.y, noise=CameraNoise(noisy.gain, 5.0), settings=Settings(num_iters=150, uncertainty=True)
     )
     error, sigma = (found.result.x - truth).abs(), found.uncertainty
     assert 0.68 - 0.15 < float((error <= sigma).float().mean()) < 0.68 + 0.15

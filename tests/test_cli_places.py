@@ -61,7 +61,7 @@ def error_of(capsys: pytest.CaptureFixture[str]) -> str:
     ],
 )  # fmt: skip
 def test_no_file_takes_the_place_of_another(bench, capsys, monkeypatch, options):
-    monkeypatch.setattr("cassi.running.request.read_weights", lambda path: None)
+    monkeypatch.setattr("cassi.running.scene.load_prior", lambda path: None)
     before = {path.name: path.read_bytes() for path in bench.glob("*.*5")}
     assert run(bench, *options, "--overwrite") == 2
     assert "would replace" in error_of(capsys)
@@ -127,13 +127,13 @@ def test_of_many_the_camera_takes_no_snapshot_s_place(bench, capsys):
         (("--output", "cube.docx"), "unknown output format"), (("--report", "page.pdf"), "expected the suffix .html"),
         (("--report", "no/such/page.html"), "does not exist"),
         (("--report", "--output", "cube.tif"), "made from an HDF5 result"),
-        (("--save-camera", "c.h5", "--camera", "as-given"), "does not go with --camera: no camera is looked for"),
+        (("--save-camera", "c.h5", "--camera", "as-given"), "does not go with --camera: no camera is searched for"),
         (("--save-camera", "c.h5", "--psf", 1, "--align"), "--save-camera does not go with --psf, --align"),
         (("--save-camera", "c.h5", "--calibration", "mask.h5"), "does not go with --mask, --num-bands: it"),
         (("--batch", 2), "--batch needs several snapshots"), (("--gain", -3), "the gain must be positive"),
         (("--gain", 3, "--read-noise", -1), "the read noise must be >= 0"),
-        (("--tv-weight", 0.3), "takes no TV weight"), (("--bit-depth", 40), "bit depth"),
-        (("--iterations", 0), "at least 1"),
+        (("--tv-weight", 0.3), "--tv-weight does not go with --solver auto"), (("--bit-depth", 40), "bit depth"),
+        (("--seed", 2**64), "64 bits"),
         (("--sequence", "--white", "white.h5"), "--white does not go with several snapshots"),
         (("--tile", 32, "--white", "white.h5", "--uncertainty"), "does not go with --white, --uncertainty: tiles"),
         (("--prior", "learned", "--iterations", 5), "total variation alone"),
@@ -151,8 +151,8 @@ def test_a_dry_run_refuses_it_as_the_run_does_before_it_computes(bench, capsys, 
     def computed(*_, **__):
         raise AssertionError("computed")
 
-    monkeypatch.setattr("cassi.running.front_door.find_camera", computed)
-    monkeypatch.setattr("cassi.running.front_door.solve", computed)
+    monkeypatch.setattr("cassi.calibration.found_camera.find_camera", computed)
+    monkeypatch.setattr("cassi.running.pipeline.solve", computed)
     assert run(bench, *options, *dry) == 2
     assert words in error_of(capsys)
 

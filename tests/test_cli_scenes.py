@@ -79,7 +79,6 @@ def test_what_cannot_be_is_one_line(scene, tmp_path, capsys):
         ((scene, "--shots", 3), "is not one mask per shot"),
         ((scene, "--mask", mask, mask, mask), "holds 2 snapshots, expected the 3 shots"),
         ((scene, "--mask", mask, mask, "--shots", 3), "2 files of --mask for 3 shots"),
-        ((scene, "--align"), "--align does not go with several shots"),
         ((scene, "--calibration", mask), "give one for each of the 2 shots"),
     ):
         assert run(*argv) == 2, argv
@@ -119,7 +118,6 @@ def test_a_sequence_becomes_one_file_with_a_time_axis_and_resumes(tmp_path, caps
     for argv, words in (
         ((*command, "--tile", 40), "--tile does not go with several snapshots"),
         ((*command, "--output", tmp_path / "x.mat"), "a sequence becomes one file"),
-        (("--sequence", simulate(tmp_path / "one.h5")), "one snapshot is no sequence"),
     ):
         assert run(*argv) == 2
         assert words in capsys.readouterr().err

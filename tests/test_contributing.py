@@ -1,7 +1,10 @@
 """A new camera, stage, option or format is a file or an entry, as CONTRIBUTING.md says; with examples."""
 
-import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,13 +19,11 @@ import cassi
 from cassi.choice import automatic, stages
 from cassi.choice.chain import STAGES
 from cassi.choice.plan import Plan
-from cassi.cli.main import main
-from cassi.cli.options import TABLE
-from cassi.files import read_cube, read_measurement, write_measurement
+from cassi.files import read_measurement
 from cassi.files.formats.table import FORMATS
-from cassi.optics.measurement import Measurement
 
-PAGE = (Path(__file__).resolve().parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 Example = Callable[[str], dict[str, Any]]
 
 
@@ -81,21 +82,41 @@ def test_a_stage_of_the_default_solver(monkeypatch, factor, kept):
     assert float((cassi.reconstruct(A @ x, A, plan=plan).cube - found.cube).norm() / x.norm()) < 0.1
 
 
-def test_an_option(example, monkeypatch, tmp_path, capsys):
-    """One entry of the table: parsed, checked against others, and in the field of the request that has its name."""
-    monkeypatch.setitem(TABLE["reconstruct"], "method", TABLE["reconstruct"]["method"])  # put back afterwards
-    example("def plan(name)")
-    A = cassi.CASSI.from_step(torch.rand(32, 32, generator=torch.Generator().manual_seed(0)), step=1, num_bands=4)
-    y = A @ torch.rand(4, 32, 32, generator=torch.Generator().manual_seed(1))
-    write_measurement("m.h5", Measurement(y.numpy(), A.mask.numpy(), A.shifts))
-    plan = cassi.reconstruct(y, A, num_iters=5).plan
-    Path("plan.json").write_text(json.dumps(plan.as_dict()))
-    argv = ["reconstruct", "m.h5", "--plan", "plan.json", "--figures", "none", "--quiet", "--camera", "as-given"]
-    assert main([*argv, "--quality", "fast"]) == 2
-    assert "--plan does not go with --quality" in capsys.readouterr().err
-    assert main(argv) == 0
-    alone = cassi.reconstruct("m.h5", plan=Plan.from_dict(plan.as_dict()), camera="as-given").cube
-    np.testing.assert_array_equal(read_cube("m_cube.h5")[0], alone.numpy())
+TRIED = """
+import contextlib, io, runpy
+from cassi.cli.main import main
+from cassi.cli.options import check, parser_of
+from cassi.errors import InputError
+from cassi.settings import Settings
+
+assert Settings().restarts == 1 and Settings(restarts=3).as_dict()["restarts"] == 3
+for wrong, kind in (({"restarts": 0}, "range"), ({"restarts": 2, "solver": "gap-tv"}, "conflict")):
+    try:
+        raise SystemExit(f"accepted: {Settings(**wrong)}")
+    except InputError as error:
+        assert error.kind == kind, error
+parser = parser_of("reconstruct", "cassi reconstruct", "", "")
+assert parser.parse_args(["m.h5", "--restarts", "3"]).restarts == 3 and "--restarts N" in parser.format_help()
+try:
+    check("reconstruct", parser.parse_args(["m.h5", "--restarts", "3", "--solver", "gap-tv"]))
+except InputError as error:
+    assert str(error).startswith("--restarts needs --solver auto"), error
+made = runpy.run_path("docs/make_tables.py")
+assert "restarts: int" in made["keywords"]() and "`--restarts` `N`" in made["tables"]()["reconstruct"]
+"""
+
+
+def test_a_setting(tmp_path):
+    """One field, and no other edit: checked, parsed, in the help, recorded, on the page of options, and typed."""
+    (field,) = [text for text in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "restarts" in text]
+    for folder in ("cassi", "docs"):
+        shutil.copytree(
+            ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("*.safetensors", "*.png", "__pycache__")
+        )
+    source = tmp_path / "cassi" / "settings.py"
+    before = "    device: str"
+    source.write_text(source.read_text().replace(before, f"{field}{before}", 1))
+    subprocess.run([sys.executable, "-c", TRIED], cwd=tmp_path, env={**os.environ, "PYTHONPATH": "."}, check=True)
 
 
 def test_a_file_format(example, monkeypatch):

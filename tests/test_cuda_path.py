@@ -38,8 +38,8 @@ from cassi.priors.learned import shipped_prior
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
 from cassi.priors.tv import TVDenoiser
 from cassi.running.many import _described
-from cassi.running.request import Request
 from cassi.running.sequence import InSequence
+from cassi.settings import Settings
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 from cassi.solvers.subspace_tv import subspace_tv
@@ -256,9 +256,9 @@ def test_a_sequence():
     ys = np.stack([CASSI.from_step(mask, 2, BANDS).forward(x.roll(t, -1)).numpy() for t in (1, 0, 2)])
     stack = Measurement(y=ys, mask=mask.numpy(), shifts=tuple(range(0, 2 * BANDS, 2)))
     plan = replace(default().plan, stages=(Tv(30),))
-    expected = InSequence(plan, Request(prior="tv", camera="as-given", device="cpu"))(stack)
+    expected = InSequence(plan, Settings(prior="tv", camera="as-given", device="cpu"))(stack)
     with pretend_cuda():
-        close(InSequence(plan, Request(prior="tv", camera="as-given", device="cuda"))(stack).cube, expected.cube)
+        close(InSequence(plan, Settings(prior="tv", camera="as-given", device="cuda"))(stack).cube, expected.cube)
 
 
 def test_tiles(tmp_path):
@@ -350,7 +350,7 @@ def test_results_of_another_device_are_not_gone_on_with():
     with pretend_cuda():
         given = (cassi.reconstruct, partial(cassi.reconstruct, device="auto"))
         assert [_described(f)["device"] for f in given] == 2 * ["cuda"]
-        assert _described(InSequence(default().plan, Request()))["request"]["device"] == "cuda"
+        assert _described(InSequence(default().plan, Settings()))["request"]["device"] == "cuda"
 
 
 def test_without_triton_eager_torch_does_the_work_and_says_so_once():

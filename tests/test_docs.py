@@ -25,12 +25,12 @@ import cassi.choice.neighbors
 import cassi.cli.simulate
 import cassi.looking.figures
 from cassi import CASSI
-from cassi.choice.asked_for import SOLVERS
 from cassi.choice.stages import NonLocal, Tv
 from cassi.cli.options import TABLE
 from cassi.files import write_measurement
 from cassi.files.formats.table import SUFFIXES, WRITERS
 from cassi.optics.measurement import Measurement
+from cassi.settings import SOLVERS
 from cassi.simulation.scene import procedural_scene
 from cassi.solvers.loop import Record
 

@@ -78,7 +78,7 @@ def test_what_is_shown_of_a_reconstruction_in_memory():
         cube=truth.numpy(), unit="counts", source="night.h5",
     )  # fmt: skip
     result = reconstruct(m, solver="gap-tv", num_iters=5, black_level=0.0)
-    shown = report_of(result, m, frame=1)
+    shown = report_of(result, frame=1)
     assert (shown.verdict, shown.ok) == (result.check.verdict, True)
     np.testing.assert_array_equal(shown.cube, result.cube[1].numpy())
     np.testing.assert_array_equal(shown.truth, truth[1].numpy())

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from cassi import CASSI, MultiShot, admm, admm_tv, double_disperser, gap, gap_tv, least_squares, video_camera
 from cassi.choice.automatic import reconstruct_auto
-from cassi.choice.plan import Method
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera, Weighted
 from cassi.optics.side_view import SideView
 from cassi.priors.spectral_basis import smooth_basis
+from cassi.settings import Settings
 from cassi.solvers.subspace_tv import subspace_tv
 
 TIGHT = {"tol": 1e-13, "max_iters": 500}
@@ -395,7 +395,7 @@ SOLVERS: dict[str, Callable[[Camera, Tensor], Tensor]] = {
     "admm": lambda A, y: admm_tv(A, y, tv_weight=0.01, num_iters=10).x,
     "least squares": lambda A, y: least_squares(A, y, damping=0.1).x,
     "subspace": lambda A, y: subspace_tv(A, y, smooth_basis(getattr(A, "num_bands", 3), 2), num_iters=20)[0].x,
-    "auto": lambda A, y: reconstruct_auto(A, y, method=Method(num_iters=20)).result.x,
+    "auto": lambda A, y: reconstruct_auto(A, y, settings=Settings(num_iters=20)).result.x,
 }  # fmt: skip
 
 

@@ -46,6 +46,11 @@ def parameters(function: object) -> Iterator[str]:
             yield from keys.__annotations__
 
 
+def members(value: type) -> set[str]:
+    """What a class of ours defines, or one of ours that it inherits from."""
+    return {name for one in value.__mro__ if one.__module__.startswith("cassi") for name in vars(one)}
+
+
 def describe(name: str, value: object) -> Iterator[str]:
     """A name, what can be given to it, and of a class what it offers."""
     yield name
@@ -53,7 +58,7 @@ def describe(name: str, value: object) -> Iterator[str]:
         yield from (f"{name}({parameter})" for parameter in parameters(value) if parameter != "self")
     if inspect.isclass(value):
         fields = [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else []
-        yield from (f"{name}.{member}" for member in {*fields, *vars(value)} if not member.startswith("_"))
+        yield from (f"{name}.{member}" for member in {*fields, *members(value)} if not member.startswith("_"))
 
 
 def names() -> Iterator[str]:

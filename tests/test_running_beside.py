@@ -145,11 +145,11 @@ def test_what_does_not_go_with_a_picture_is_refused(snapshot):
     _, mask, y, _ = snapshot
     side = SidePicture(np.eye(64))
     for settings, said in (
-        ({"solver": "gap-tv"}, "does not go with solver gap-tv"),
-        ({"uncertainty": True}, "does not go with an uncertainty"),
-        ({"prior": "tv"}, "does not go with prior tv"),
-        ({"budget": 9.0}, "does not go with a budget"),
-        ({"num_iters": 9}, "does not go with a number of iterations"),
+        ({"solver": "gap-tv"}, 'side needs solver="auto"'),
+        ({"uncertainty": True}, "does not go with uncertainty"),
+        ({"prior": "tv"}, "side does not go with prior"),
+        ({"budget": 9.0}, "side does not go with budget"),
+        ({"num_iters": 9}, "side does not go with num_iters"),
     ):
         with pytest.raises(InputError, match=said):
             cassi.reconstruct(y, mask, num_bands=8, camera="as-given", side=side, **settings)
@@ -169,8 +169,8 @@ def test_the_command_line_makes_and_takes_one(tmp_path, capsys):
     assert "--side does not go with --frames" in capsys.readouterr().err
     for bad, said in (
         (["--side", str(m)], "cannot be read as"),
-        (["--side", str(p), "--tile", "32"], "does not go with --tile"),
-        (["--side", str(p), "--solver", "gap-tv"], "--side does not go with --solver"),
+        (["--side", str(p), "--tile", "32"], "--tile does not go with --side"),
+        (["--side", str(p), "--solver", "gap-tv"], "--side needs --solver auto"),
     ):
         assert main(["reconstruct", str(m), "--dry-run", *bad]) == 2
         assert said in capsys.readouterr().err.strip().splitlines()[-1]

@@ -1,5 +1,6 @@
 """What must not change a cube, and numbers that cannot be, for every solver."""
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from cases import two_squares
 
 from cassi import CASSI, InputError, Reconstruction, reconstruct
-from cassi.choice.asked_for import SOLVERS
+from cassi.settings import SOLVERS
 
 H, W, C = 24, 20, 4
 MASK = (torch.rand(H, W, generator=torch.Generator().manual_seed(1)) > 0.5).float()
@@ -71,7 +72,9 @@ NUMBERS = {
     "gain": ({"gain": 1e-300}, "more than 1e.06 times the signal"),
     "blur": ({"psf": 1e9}, "at most a quarter of them"),
     "large seed": ({"seed": 2**70}, "whole number of 64 bits"),
-    "half a seed": ({"seed": 1.5}, "whole number of 64 bits"),
+    "no time": ({"budget": 0.0}, "budget must be a positive number"),
+    "time without end": ({"budget": math.inf}, "budget must be a positive number"),
+    "half a seed": ({"seed": 1.5}, "whole number"),
     "doubled wavelengths": ({"wavelengths": [500.0, 500.0, 550.0, 600.0]}, "wavelengths"),
     "black level": ({"black_level": 1e30}, "above every pixel"),
 }

@@ -14,6 +14,7 @@ from cassi.optics.measurement import Measurement
 from cassi.running import progress
 from cassi.running.progress import StepBar, tiled_steps, usual_steps
 from cassi.running.tiled_file import reconstruct_tiled
+from cassi.settings import Settings
 
 SIZE, C = 48, 5
 GENERATOR = torch.Generator().manual_seed(4)
@@ -39,7 +40,7 @@ class Told:
 def test_every_step_is_told_and_grows(solver, seldom):
     told = Told()
     cassi.reconstruct(Y, MASK, num_bands=C, solver=solver, progress=told)
-    assert list(told.steps) == list(usual_steps(solver=solver, find=True))
+    assert list(told.steps) == list(usual_steps(Settings(solver=solver)))
     assert len(told.steps["final run"]) >= seldom
     assert told.steps["final run"][-1] > (0.5 if solver == "auto" else 0.9)  # total variation may converge
 
@@ -52,7 +53,7 @@ def test_runs_of_a_stack_are_numbered():
 
 def test_an_uncertainty_is_a_step_of_its_own():
     told = Told()
-    cassi.reconstruct(Y, CAMERA, quality="fast", num_iters=2, uncertainty=True, progress=told)
+    cassi.reconstruct(Y, CAMERA, num_iters=2, uncertainty=True, progress=told)
     assert list(told.steps) == ["trials", "final run", "error bars"]
     assert told.steps["error bars"] == [0.25, 0.5, 0.75]
 
@@ -61,7 +62,7 @@ def test_tiles_are_told(tmp_path):
     told = Told()
     m = Measurement(y=Y.numpy(), mask=MASK.numpy(), shifts=CAMERA.shifts)
     reconstruct_tiled(m, tmp_path / "cube.h5", tile=24, reach=4, num_iters=2, progress=told)
-    assert list(told.steps) == list(tiled_steps(find=True))
+    assert list(told.steps) == list(tiled_steps(Settings()))
     assert told.steps["tiles"] == [0.25, 0.5, 0.75, 1.0]
 
 

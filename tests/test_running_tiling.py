@@ -22,7 +22,7 @@ from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.learned import MULTIPLE
 from cassi.running import tiling
-from cassi.running.front_door import reconstruct
+from cassi.running.reconstruct import reconstruct
 from cassi.running.tiled_file import reconstruct_tiled
 from cassi.running.tiling import solve_tiled, tile_grid
 from cassi.simulation.camera import random_mask
@@ -163,7 +163,7 @@ def test_tiles_are_solved_with_the_camera_that_is_found(tmp_path, monkeypatch):
     A, y, _ = frame()
     moved = A.mask.roll(1, dims=0)
     found = FoundCamera(A.mask.expand(BANDS, -1, -1).numpy(), A.shifts, CameraModel(down={"1": -1.0}), True)
-    monkeypatch.setattr("cassi.running.front_door.find_camera", lambda m, **settings: found)
+    monkeypatch.setattr("cassi.calibration.found_camera.find_camera", lambda m, **settings: found)
     ways = {"tile": 48, "num_iters": 5, "device": "cpu"}
     right, wrong = (Measurement(y=y.numpy(), mask=mask.numpy(), shifts=A.shifts) for mask in (A.mask, moved))
     reconstruct_tiled(right, tmp_path / "right.h5", camera="as-given", **ways)
@@ -222,4 +222,4 @@ def test_the_program_in_tiles(tmp_path, monkeypatch, capsys):
     assert main([*settings, "--overwrite", "--figures", "f"]) == 2
     assert "whole cube" in capsys.readouterr().err
     assert main([*settings, "--overwrite", "--solver", "gap-tv"]) == 2
-    assert "--tile does not go with --solver" in capsys.readouterr().err
+    assert "--tile needs --solver auto" in capsys.readouterr().err

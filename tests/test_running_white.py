@@ -1,6 +1,5 @@
 """Reflectance by a white reference, in Python and at the command line."""
 
-import sys
 from dataclasses import replace
 
 import h5py
@@ -11,16 +10,14 @@ import torch
 import cassi
 from cassi.calibration.camera_model import CameraModel
 from cassi.calibration.found_camera import FoundCamera
-from cassi.cli import reconstruct as command
 from cassi.cli.main import run
 from cassi.errors import InputError
 from cassi.files.spectrum_files import Spectrum
 from cassi.looking.report_data import report_of
 from cassi.optics.single_disperser import CASSI
+from cassi.running import pipeline
 from cassi.running.white import MAX_UNEVEN, reflectance, unevenness, white_concerns
 from cassi.simulation.scene import procedural_scene
-
-front_door = sys.modules["cassi.running.front_door"]
 
 C, SIZE = 6, 48
 
@@ -82,9 +79,9 @@ def test_at_the_command_line(tmp_path, bench, capsys, monkeypatch):
         assert h.attrs["unit"] == "reflectance"
         assert np.median(h["cube"][:, 8:-8, 6:18]) == pytest.approx(0.3, rel=0.1)
     found = FoundCamera(0.9 * A.mask.numpy(), tuple(range(C)), CameraModel(), True)
-    seen, solve = [], front_door.reconstruct
-    monkeypatch.setattr(command, "find_camera", lambda m, **settings: found)
-    monkeypatch.setattr(front_door, "reconstruct", lambda m, **k: seen.append(m.mask) or solve(m, **k))
+    seen, solve = [], pipeline.solve
+    monkeypatch.setattr("cassi.calibration.found_camera.find_camera", lambda m, **settings: found)
+    monkeypatch.setattr(pipeline, "solve", lambda A, y, **k: seen.append(A.mask.numpy()) or solve(A, y, **k))
     assert run("reconstruct", [*words, "--align", "--overwrite"], "reconstruct.py") == 0
     assert len(seen) == 2 and all(np.array_equal(mask, found.mask) for mask in seen), "one camera took both"
 

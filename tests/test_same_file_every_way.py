@@ -123,10 +123,6 @@ def made(tmp_path_factory):
 
 DIFFERENT: dict[tuple[str, str], str] = {  # a way and what it differs in; a line goes when the test of it turns green
     **{
-        (way, "notes"): "Python's own file lacks the comparison with the mask and what speaks against the cube"
-        for way in ("python, folder", "command", "command, folder", "command, tiles")
-    },
-    **{
         (way, aspect): reason
         for way in ("python, tiles", "command, tiles")
         for aspect, reason in {

@@ -12,7 +12,7 @@ import torch
 
 from cassi import CASSI
 from cassi.choice.held_out import hold_out
-from cassi.choice.plan import Method
+from cassi.settings import Settings
 
 skimage = pytest.importorskip("skimage.restoration", reason="the published loop needs scikit-image")
 
@@ -58,7 +58,7 @@ def run():
     patch.setattr(
         bench,
         "reconstruct_auto",
-        lambda A, y, method=Method(): auto(A, y, method=replace(method, num_iters=40)),  # noqa: B008
+        lambda A, y, settings=Settings(): auto(A, y, settings=replace(settings, num_iters=40)),
     )
     lines: list[str] = []
     try:
@@ -111,7 +111,7 @@ def test_held_out_pixels_stay_unseen(monkeypatch):
         return bench.least_squares(A, y)
 
     class Auto:
-        def __init__(self, A, y, method=None):
+        def __init__(self, A, y, settings=None):
             self.result = zeros(A, y)
 
     monkeypatch.setattr(bench, "reconstruct_auto", Auto)

@@ -16,8 +16,8 @@ from cases import write_h5
 
 from cassi import CASSI, reconstruct
 from cassi.cli.main import script
-from cassi.cli.options import duration
 from cassi.looking import figures
+from cassi.settings import duration
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / "scripts" / "reconstruct.py"

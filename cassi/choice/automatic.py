@@ -15,10 +15,10 @@ are learned from all of it, and the stages are judged on all of it.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import cast
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from cassi.choice.chain import Chain, cost, final_run, repeated
 from cassi.choice.held_out import Split
 from cassi.choice.noise import PILOT_ITERS, CameraNoise, estimate_noise, noise_left, pilot_basis
 from cassi.choice.outcome import Evidence, Outcome
-from cassi.choice.plan import Method, Plan, Run
+from cassi.choice.plan import Plan
 from cassi.choice.stages import PATCH, Learned, Problem, State, Tv, Watch, in_turn
 from cassi.choice.uncertainty import bootstrap, standard_deviation
 from cassi.kernels.covariance import covariance_sum
@@ -39,6 +39,7 @@ from cassi.optics.detector import brightness, object_level
 from cassi.optics.protocol import Camera, check_measurement
 from cassi.priors.learned import FEWEST_BANDS, LearnedPrior, shipped_prior
 from cassi.priors.spectral_basis import principal_basis
+from cassi.settings import Settings
 from cassi.solvers.loop import Result
 
 PART = 320  # side of the window of a larger frame on which its plan is chosen [pixel]
@@ -53,20 +54,20 @@ def without_learned(chain: Chain) -> Chain:
     return tuple(stage for stage in chain if not stage.needs_network)
 
 
-def stages_of(A: Camera, method: Method) -> tuple[Tv, tuple[Chain, ...]]:
+def stages_of(A: Camera, settings: Settings) -> tuple[Tv, tuple[Chain, ...]]:
     """What the default solver does to a snapshot of this camera: total variation, and the chains that may follow."""
-    if method.num_iters is not None:
-        return Tv(int(method.num_iters)), ()
-    first, more = {"fast": (100, 50), "default": (200, 300), "best": (200, 1500)}[method.quality]
+    if settings.num_iters is not None:
+        return Tv(int(settings.num_iters)), ()
+    first, more = {"fast": (100, 50), "default": (200, 300), "best": (200, 1500)}[settings.quality]
     strength = math.sqrt(A.num_shots)
     # what several shots tell coarse runs would wash out: four are 0.4 dB better without, on ten CAVE windows with noise
     chain: Chain = in_turn(strength) if A.num_shots == 1 else in_turn(strength)[2:]
-    chain = (*chain[: chain.index(Learned()) + 1], chain[-1]) if method.quality == "fast" else chain
-    if method.prior == "tv" or min(A.cube_shape[1:]) < PATCH:
+    chain = (*chain[: chain.index(Learned()) + 1], chain[-1]) if settings.quality == "fast" else chain
+    if settings.prior == "tv" or min(A.cube_shape[1:]) < PATCH:
         chain = ()
-    elif learned_prior(A, method) is None:
+    elif learned_prior(A, settings) is None:
         chain = without_learned(chain)
-    best: Chain = (*chain, Adapt(strength, ADAPT_STEPS)) if method.quality == "best" and Learned() in chain else chain
+    best: Chain = (*chain, Adapt(strength, ADAPT_STEPS)) if settings.quality == "best" and Learned() in chain else chain
     chains = (best, chain, without_learned(chain), (Tv(more),))
     return Tv(first), tuple(dict.fromkeys(chain for chain in chains if chain))
 
@@ -76,9 +77,9 @@ def reconstruct_auto(
     y: Tensor,
     *,
     wavelengths: Sequence[float] | np.ndarray | None = None,
-    noise: CameraNoise = CameraNoise(),  # noqa: B008  frozen
-    method: Method = Method(),  # noqa: B008  frozen
-    run: Run = Run(),  # noqa: B008  frozen
+    noise: CameraNoise = CameraNoise(),
+    settings: Settings = Settings(),
+    watch: Watch | None = None,
 ) -> Outcome:
     """Reconstruct one snapshot with nothing to tune.
 
@@ -87,8 +88,8 @@ def reconstruct_auto(
         y: measurement, of the shape that A makes, weighted as the operator (bad pixels 0).
         wavelengths: of the bands [nm] (C,), for spectra smooth over wavelength; over the band number if not given.
         noise: of the camera, where it is known; estimated from held-out pixels if not.
-        method: see `stages_of` for what quality, prior and num_iters mean. A plan is repeated, and nothing chosen.
-        run: with a budget, the stages are run while there is time; the monitor sees their iterations.
+        settings: see `stages_of` for what quality, prior and num_iters mean. A plan is repeated, and nothing chosen.
+        watch: sees the iterations of the stages, which are run until it stops them.
 
     Returns:
         Outcome, its cube >= 0, found without the held-out pixels unless a plan is repeated.
@@ -103,23 +104,23 @@ def reconstruct_auto(
     """
     if tuple(check_measurement(A, y).shape) != tuple(A.measurement_shape):
         raise ValueError(f"one snapshot at a time: y must be {tuple(A.measurement_shape)}, got {tuple(y.shape)}")
-    watch = Watch(run.monitor, run.progress, math.inf if run.budget is None else time.perf_counter() + run.budget)
-    if method.plan is not None:
-        method.plan.check_bands(A.cube_shape[0])
-        state = repeated(A, y, method.plan.problem(y), method.plan.stages, watch)
-        return _outcome(A, y, state, watch, method.plan, None, method, run)
-    run.tell("trials", 0.0)
+    watch = watch or Watch()
+    if settings.plan is not None:
+        settings.plan.check_bands(A.cube_shape[0])
+        state = repeated(A, y, settings.plan.problem(y), settings.plan.stages, watch)
+        return _outcome(A, y, state, watch, settings.plan, None, settings)
+    watch.report("trials", 0.0)
     axis = A.cube_shape[0] if wavelengths is None else wavelengths
-    split, part = Split.of(A, y, run.seed), window(A, y)
+    split, part = Split.of(A, y, settings.seed), window(A, y)
     A_train, y_train = split.A_train, split.y_train
     if part is None or not croppable(A_train):
-        found = explored(split, axis, noise, method)
+        found = explored(split, axis, noise, settings)
     else:
-        found = explored(Split.of(*crop(A_train, y_train, *part), run.seed), axis, noise, method, frame=(A, y))
-        found = replace(found, plan=_with_spectra_of_all(found.plan, A_train, y_train, axis, run))
-    run.tell("trials", 1.0)
-    state, plan, evidence = _staged(split, found, noise, method, run, watch)
-    return _outcome(A, y, state, watch, plan, evidence, method, run)
+        found = explored(Split.of(*crop(A_train, y_train, *part), settings.seed), axis, noise, settings, frame=(A, y))
+        found = replace(found, plan=_with_spectra_of_all(found.plan, A_train, y_train, axis, watch))
+    watch.report("trials", 1.0)
+    state, plan, evidence = _staged(split, found, noise, settings, watch)
+    return _outcome(A, y, state, watch, plan, evidence, settings)
 
 
 def choose_plan(
@@ -127,25 +128,28 @@ def choose_plan(
     y: Tensor,
     *,
     wavelengths: Sequence[float] | np.ndarray | None = None,
-    noise: CameraNoise = CameraNoise(),  # noqa: B008  frozen
-    method: Method = Method(),  # noqa: B008  frozen
-    run: Run = Run(),  # noqa: B008  frozen
+    noise: CameraNoise = CameraNoise(),
+    settings: Settings = Settings(),
+    watch: Watch | None = None,
 ) -> tuple[Plan, Evidence]:
     """The plan of a frame that is too large to be solved at once: its stages, too, are chosen on the `window`.
 
     Arguments as for `reconstruct_auto`; the monitor is not called. No network is adapted: tiles would differ by it.
     """
-    method = replace(method, quality="default") if method.quality == "best" else method
+    settings = replace(settings, quality="default") if settings.quality == "best" else settings
+    watch = watch or Watch()
     axis = A.cube_shape[0] if wavelengths is None else wavelengths
     part = window(A, y)
-    split = Split.of(*((A, y) if part is None else crop(A, y, *part)), run.seed)
-    found = explored(split, axis, noise, method, frame=(A, y))
-    watch = Watch(progress=lambda step, share: run.tell("trials", OF_WINDOW * share))  # it only serves the choice
-    _, plan, evidence = _staged(split, found, noise, method, run, watch)
-    return (plan if part is None else _with_spectra_of_all(plan, A, y, axis, run)), replace(evidence, part=part)
+    split = Split.of(*((A, y) if part is None else crop(A, y, *part)), settings.seed)
+    found = explored(split, axis, noise, settings, frame=(A, y))
+    only = Watch(progress=lambda step, share: watch.report("trials", OF_WINDOW * share))  # it only serves the choice
+    _, plan, evidence = _staged(split, found, noise, settings, only)
+    return (plan if part is None else _with_spectra_of_all(plan, A, y, axis, watch)), replace(evidence, part=part)
 
 
-def _with_spectra_of_all(plan: Plan, A: Block, y: Tensor, axis: int | Sequence[float] | np.ndarray, run: Run) -> Plan:
+def _with_spectra_of_all(
+    plan: Plan, A: Block, y: Tensor, axis: int | Sequence[float] | np.ndarray, watch: Watch
+) -> Plan:
     """A plan whose spectra were learned from a window, with those of all the frame: beside it there may be others."""
     if plan.basis != SCENE:
         return plan
@@ -153,7 +157,7 @@ def _with_spectra_of_all(plan: Plan, A: Block, y: Tensor, axis: int | Sequence[f
     rows, columns = (_cut(length) for length in A.cube_shape[-2:])
     parts = [(i, j) for i in rows for j in columns]
     for k, part in enumerate(parts):
-        run.tell("trials", OF_WINDOW + (1 - OF_WINDOW) * k / len(parts))
+        watch.report("trials", OF_WINDOW + (1 - OF_WINDOW) * k / len(parts))
         a, b = crop(A, y, *part)
         problem = replace(plan.problem(b, brightness(A, y)), basis=pilot_basis(A, axis))
         result, _ = problem.solve(a, b, PILOT_ITERS, tol=0.0)
@@ -187,7 +191,7 @@ def explored(
     split: Split,
     axis: int | Sequence[float] | np.ndarray,
     noise: CameraNoise,
-    method: Method,
+    settings: Settings,
     *,
     frame: tuple[Camera, Tensor] | None = None,
 ) -> Found:
@@ -206,12 +210,12 @@ def explored(
     if len(smooth) < A.num_bands and narrowness(split, x) > STANDS_OUT:
         bases[NARROW] = narrow_basis(split, problem)
     name, vectors, compared = best_basis(split, problem, bases)
-    plan = Plan(name, vectors, model, level, (), learned_prior(A, method), plain)
+    plan = Plan(name, vectors, model, level, (), learned_prior(A, settings), plain)
     return Found(plan, compared, bright)
 
 
 def _staged(
-    split: Split, found: Found, noise: CameraNoise, method: Method, run: Run, watch: Watch
+    split: Split, found: Found, noise: CameraNoise, settings: Settings, watch: Watch
 ) -> tuple[State, Plan, Evidence]:
     """The stages, judged by the held-out pixels of this split, the plan that they complete, and the evidence.
 
@@ -219,8 +223,8 @@ def _staged(
     On four windows of CAVE scenes (128 x 128 pixels) that gains 0.3 dB at 1,000 electrons, 0.03 at 10,000 and 0.02
     without noise over six tenths of the pilot's, which was the best share of it.
     """
-    first, chains = stages_of(split.A, method)
-    judged = method.prior == "auto" and bool(chains)
+    first, chains = stages_of(split.A, settings)
+    judged = settings.prior == "auto" and bool(chains)
     watch.expected = first.cost + max(map(cost, chains), default=0.0)
     plan, problem = found.plan, found.plan.problem(split.y, found.brightness)
     state = first.run(split.A_train, split.y_train, problem, None, watch)
@@ -231,21 +235,21 @@ def _staged(
     state, trials = final_run(split, problem, state, () if watch.over else chains, watch, verdict if judged else None)
     taken_at = next((trial.held_out_error for trial in reversed(trials) if trial.accepted), None)
     error = split.error(state.x.clamp(min=0)) if taken_at is None else taken_at
-    evidence = Evidence(found.bases, trials, error, len(split.places), run.seed, part=None)
+    evidence = Evidence(found.bases, trials, error, len(split.places), settings.seed, part=None)
     return state, replace(plan, stages=state.stages), evidence
 
 
-def learned_prior(A: Camera, method: Method) -> LearnedPrior | None:
+def learned_prior(A: Camera, settings: Settings) -> LearnedPrior | None:
     """The network for this camera, where it may be tried and there is one; with few bands only where asked for."""
-    if method.prior not in ("auto", "learned") or method.num_iters is not None or min(A.cube_shape[1:]) < PATCH:
+    if settings.prior not in ("auto", "learned") or settings.num_iters is not None or min(A.cube_shape[1:]) < PATCH:
         return None
-    if method.learned is not None:
-        return method.learned
-    return shipped_prior() if method.prior == "learned" or A.cube_shape[0] >= FEWEST_BANDS else None
+    if settings.weights is not None:
+        return cast(LearnedPrior, settings.weights)  # its file is read
+    return shipped_prior() if settings.prior == "learned" or A.cube_shape[0] >= FEWEST_BANDS else None
 
 
 def _outcome(
-    A: Camera, y: Tensor, state: State, watch: Watch, plan: Plan, evidence: Evidence | None, method: Method, run: Run
+    A: Camera, y: Tensor, state: State, watch: Watch, plan: Plan, evidence: Evidence | None, settings: Settings
 ) -> Outcome:
     """The cube without negative values, its discrepancy, and its uncertainty where asked for."""
     cube = state.x.clamp(min=0)
@@ -257,8 +261,8 @@ def _outcome(
     total, count = torch.stack([ratio.sum(dtype=torch.float64), known.sum(dtype=torch.float64)]).tolist()
     discrepancy = total / count if count else None
     sigma = None
-    if method.uncertainty:
-        found = bootstrap(A, y, cube, plan, seed=run.seed, told=partial(run.tell, "error bars"))
+    if settings.uncertainty:
+        found = bootstrap(A, y, cube, plan, seed=settings.seed, told=partial(watch.report, "error bars"))
         sigma = standard_deviation(found, cube, brightness(A, y))
     return Outcome(
         result, "subspace-tv", {}, plan, evidence, sigma,

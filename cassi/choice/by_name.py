@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
 from typing import Any
 
 import numpy as np
@@ -12,10 +10,10 @@ from torch import Tensor
 from cassi.choice.automatic import reconstruct_auto
 from cassi.choice.noise import CameraNoise
 from cassi.choice.outcome import Outcome
-from cassi.choice.plan import TV_WEIGHT, Method, Run
 from cassi.choice.stages import Watch
 from cassi.optics.protocol import Camera
 from cassi.priors.spectral_basis import smooth_basis
+from cassi.settings import Settings
 from cassi.solvers.admm import admm_tv
 from cassi.solvers.gap import gap_tv
 from cassi.solvers.least_squares import least_squares
@@ -23,32 +21,35 @@ from cassi.solvers.subspace_tv import subspace_tv
 
 NUM_ITERS = {"subspace": 200, "gap-tv": 60, "admm-tv": 60, "least-squares": 100}
 BLURRED_DAMPING = 0.01  # of "least-squares" for a camera with blur, in units of the mean of gram_diag
+# In units of the cube's brightness; for admm-tv, whose TV meets the squared misfit, times the mean of gram_diag
+TV_WEIGHT = {"subspace": 1.0, "gap-tv": 0.3, "admm-tv": 0.03}
 COMPONENTS = 8  # spectral components of "subspace"; "auto" chooses
 
 
 def solve(
-    A: Camera, y: Tensor, *, wavelengths: np.ndarray | None, noise: CameraNoise, method: Method, run: Run
+    A: Camera, y: Tensor, *, wavelengths: np.ndarray | None, noise: CameraNoise, settings: Settings, watch: Watch
 ) -> Outcome:
     """Solve one snapshot, at brightness 1 for the hyper-parameters to mean what they say; see `reconstruct_auto`."""
-    if method.solver == "auto":
-        return reconstruct_auto(A, y, wavelengths=wavelengths, noise=noise, method=method, run=run)
-    n = NUM_ITERS[method.solver] if method.num_iters is None else method.num_iters
-    deadline = math.inf if run.budget is None else time.perf_counter() + run.budget
-    monitor = Watch(run.monitor, run.progress, deadline, expected=n).of((), 1.0)
+    solver = settings.solver
+    if solver == "auto":
+        return reconstruct_auto(A, y, wavelengths=wavelengths, noise=noise, settings=settings, watch=watch)
+    n = NUM_ITERS[solver] if settings.num_iters is None else settings.num_iters
+    watch.expected = n
+    monitor = watch.of((), 1.0)
     gram = float(A.gram_diag().mean())
-    if method.solver == "least-squares":
+    if solver == "least-squares":
         # blur makes Phi Phi^T nearly singular: without damping the noise, or a wrong blur, is amplified without bound
         damping = 0.0 if A.exact else BLURRED_DAMPING * gram
         fit = least_squares(A, y, damping=damping, num_iters=n, monitor=monitor)
-        return Outcome(fit, method.solver, {"damping": damping})
-    weight = TV_WEIGHT[method.solver] if method.tv_weight is None else method.tv_weight
-    settings: dict[str, Any] = {"num_iters": n, "tv_weight": weight}
-    if method.solver == "subspace":
+        return Outcome(fit, solver, {"damping": damping})
+    weight = TV_WEIGHT[solver] if settings.tv_weight is None else settings.tv_weight
+    used: dict[str, Any] = {"num_iters": n, "tv_weight": weight}
+    if solver == "subspace":
         B = smooth_basis(A.cube_shape[0] if wavelengths is None else wavelengths, COMPONENTS)
-        settings["components"] = len(B)
+        used["components"] = len(B)
         result, _ = subspace_tv(A, y, B, tv_weight=weight, num_iters=n, monitor=monitor)
-    elif method.solver == "gap-tv":
+    elif solver == "gap-tv":
         result = gap_tv(A, y, tv_weight=weight, num_iters=n, monitor=monitor)
     else:  # ADMM weighs TV against the squared misfit
         result = admm_tv(A, y, tv_weight=weight * gram, num_iters=n, monitor=monitor)
-    return Outcome(result, method.solver, settings)
+    return Outcome(result, solver, used)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from cassi.choice.judge import MAX_IMPRINT, POOR_FIT
+from cassi.errors import Note
+
+CONCERN = "concern"  # kind of a note that speaks against a measurement or a result
 
 
 def of_result(residual: float) -> tuple[str, ...]:
@@ -10,17 +13,19 @@ def of_result(residual: float) -> tuple[str, ...]:
     if residual <= POOR_FIT:
         return ()
     what = "leaves much of the snapshot unexplained" if residual < 1 else "explains less than a black one would"
-    return (
+    text = (
         f"the cube {what} (residual {residual:.0%}): the solver diverged, there is little but noise or less than was "
-        "given, or the camera is another; check mask, bands, gain, blur and solver",
+        "given, or the camera is another; check mask, bands, gain, blur and solver"
     )
+    return (Note(text, CONCERN),)
 
 
 def of_imprint(value: float | None) -> tuple[str, ...]:
     """A cube that carries the mask's pattern; `value` is that of `cassi.optics.imprint`."""
     if value is None or value <= MAX_IMPRINT:
         return ()
-    return (
+    text = (
         f"the mask's pattern is left in the cube (imprint {value:.2f}, good: below {MAX_IMPRINT:g}): the mask does not "
-        "fit the snapshot, or noise was fitted; calibrate the camera anew",
+        "fit the snapshot, or noise was fitted; calibrate the camera anew"
     )
+    return (Note(text, CONCERN),)

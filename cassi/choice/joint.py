@@ -18,7 +18,6 @@ from torch import Tensor
 
 from cassi.choice.chain import Chain, final_run
 from cassi.choice.held_out import Split
-from cassi.choice.plan import Run
 from cassi.choice.stages import NonLocal, Problem, State, Tv, Watch
 from cassi.optics.side_view import SideView, through
 from cassi.priors.spectral_basis import analyse, smooth_basis
@@ -139,10 +138,10 @@ def _run(joint: Joint, start: SubspaceState, alone: Split, num_iters: int) -> Fo
     return Found(joint, x, alone.error(x), state)
 
 
-def finished(found: Found, quality: str, run: Run) -> tuple[Result, Chain, tuple[tuple[int, str], ...]]:
+def finished(found: Found, quality: str, watch: Watch) -> tuple[Result, Chain, tuple[tuple[int, str], ...]]:
     """The long run from the best of the short ones: cube, stages, and where in its history each began."""
     first, chains = FINAL[quality]
-    split, problem, watch = found.joint.split, found.joint.problem, Watch(run.monitor, run.progress)
+    split, problem = found.joint.split, found.joint.problem
     state = first.run(split.A_train, split.y_train, problem, State(found.cube, found.state), watch)
     state, _ = final_run(split, problem, state, chains, watch, split.verdict(state.x))
     x = (state.x * found.joint.light).clamp_(min=0)

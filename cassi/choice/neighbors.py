@@ -22,12 +22,13 @@ from cassi.choice.chain import final_run
 from cassi.choice.held_out import Split
 from cassi.choice.judge import accepts, is_better
 from cassi.choice.noise import CameraNoise, noise_left
-from cassi.choice.plan import Method, Plan, Run
+from cassi.choice.plan import Plan
 from cassi.choice.stages import State, Tv, Watch, in_turn
 from cassi.optics.moving_scene import MovingScene
 from cassi.optics.protocol import Camera
 from cassi.priors.motion import gaussian_blur, optical_flow
 from cassi.priors.spectral_basis import analyse
+from cassi.settings import Settings
 from cassi.solvers.loop import Result, relative_norm
 from cassi.solvers.measured_motion import estimate_motion
 
@@ -83,19 +84,18 @@ def common_plan(
     frames: Tensor,
     *,
     wavelengths: Sequence[float] | np.ndarray | None = None,
-    noise: CameraNoise = CameraNoise(),  # noqa: B008  frozen
-    method: Method = Method(),  # noqa: B008  frozen
-    seed: int = 0,
+    noise: CameraNoise = CameraNoise(),
+    settings: Settings = Settings(),
 ) -> Plan:
     """Noise, spectral basis and priors that serve a whole sequence, chosen on some frames (n, H, W') of it."""
-    split = Split.of(A, frames, seed)
-    found = explored(split, A.cube_shape[0] if wavelengths is None else wavelengths, noise, method)
+    split = Split.of(A, frames, settings.seed)
+    found = explored(split, A.cube_shape[0] if wavelengths is None else wavelengths, noise, settings)
     plan = found.plan
     if noise.gain is None:  # what total variation leaves
         state = Tv(ALONE).run(split.A_train, split.y_train, plan.problem(frames, found.brightness), None, Watch())
         plan = replace(plan, noise=noise_left(split, split.misfit(state.x.clamp(min=0)).square()))
     # coarse runs would wash out what neighbors tell
-    more = () if method.prior == "tv" else in_turn(SIGMA, NOISE_COUNTS)[2:]
+    more = () if settings.prior == "tv" else in_turn(SIGMA, NOISE_COUNTS)[2:]
     return replace(plan, stages=(Tv(TOGETHER), *(more if plan.learned is not None else without_learned(more))))
 
 
@@ -111,7 +111,7 @@ def alone(A: Camera, y: Tensor, plan: Plan, *, seed: int = 0) -> Alone:
     return Alone(split, state, state.x.clamp(min=0), x, verdict.error, float(verdict.squared.mean()))
 
 
-def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> Together | None:
+def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, watch: Watch) -> Together | None:
     """A frame with its neighbors as further shots; None where its own pixels speak against that, or all gain nothing.
 
     Those of the neighbors tell whether the spectra are right, which the mask hides from the frame's own; those of the
@@ -128,7 +128,6 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
     first = frame.split
     split, variance = _as_shots(frame, followed, plan)
     problem = replace(plan.problem(first.y), variance=variance)
-    watch = Watch(run.monitor, run.progress)
     start = State(frame.sharp, replace(frame.state.run, e=torch.zeros_like(split.y)))
     state = Tv(TOGETHER).run(split.A_train, split.y_train, problem, start, watch)
     x = state.x.clamp(min=0)

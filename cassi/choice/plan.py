@@ -1,4 +1,4 @@
-"""What is decided about a reconstruction, as plain values: what the user asks for, and the plan that was found."""
+"""The plan of a reconstruction: what the default solver decided about it, as plain values."""
 
 from __future__ import annotations
 
@@ -7,20 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.choice.asked_for import PRIORS, QUALITIES, SOLVERS, Progress
 from cassi.choice.chain import Chain, as_list, from_list
 from cassi.choice.noise import NoiseModel
 from cassi.choice.stages import Problem
 from cassi.errors import InputError
 from cassi.priors.learned import LearnedPrior, shipped_prior
-from cassi.solvers.loop import Monitor
-
-# In units of the cube's brightness; for admm-tv, whose TV meets the squared misfit, times the mean of gram_diag
-TV_WEIGHT = {"subspace": 1.0, "gap-tv": 0.3, "admm-tv": 0.03}
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,121 +100,3 @@ class Plan:
             raise InputError(
                 f"this is no plan of a reconstruction by this version of the program ({error!r}); reconstruct anew"
             ) from error
-
-
-@dataclass(frozen=True, eq=False)
-class Method:
-    """Which solver, and its hyper-parameters; what is None is chosen, from the snapshot or by default.
-
-    Attributes:
-        solver: one of `SOLVERS`.
-        num_iters, tv_weight, quality, uncertainty, plan: as for `cassi.reconstruct`.
-        prior: of the final run, one of `PRIORS`.
-        learned: the learned prior; None: the one that comes with the program.
-
-    Raises:
-        InputError: an unknown solver, prior or quality, a value out of range, or one that this solver or a plan does
-            not take.
-    """
-
-    solver: str = "auto"
-    num_iters: int | None = None
-    tv_weight: float | None = None
-    quality: str = "default"
-    uncertainty: bool = False
-    plan: Plan | None = None
-    prior: str = "auto"
-    learned: LearnedPrior | None = None
-
-    def __post_init__(self) -> None:
-        solver = self.solver
-        if solver not in SOLVERS:
-            raise InputError(f"unknown solver {solver!r}, expected one of {', '.join(SOLVERS)}")
-        if self.quality not in QUALITIES:
-            raise InputError(f"unknown quality {self.quality!r}, expected one of {', '.join(QUALITIES)}")
-        if self.quality != "default" and solver != "auto":
-            raise InputError(
-                f'quality {self.quality!r} is a choice of solver "auto", got solver {solver!r}; leave one of them out'
-            )
-        if self.uncertainty and solver != "auto":
-            raise InputError(
-                f'only solver "auto" estimates the uncertainty, got solver {solver!r}; leave one of them out'
-            )
-        if self.plan is not None and (solver != "auto" or not isinstance(self.plan, Plan)):
-            raise InputError(
-                f'a plan is that of an earlier result, for solver "auto"; got {type(self.plan).__name__} for {solver!r}'
-            )
-        given = {
-            "num_iters": self.num_iters is not None,
-            "quality": self.quality != "default",
-            "weights": self.learned is not None,
-        }
-        check_plan(self.plan, given)
-        if self.prior not in PRIORS:
-            raise InputError(f"unknown prior {self.prior!r}, expected one of {', '.join(PRIORS)}")
-        if self.prior != "auto" and (solver != "auto" or self.plan is not None):
-            raise InputError(f'prior {self.prior!r} is a choice of solver "auto" without a plan; leave one of them out')
-        if self.prior in ("nonlocal", "learned") and self.num_iters is not None:
-            raise InputError(
-                f"a number of iterations means total variation alone, got prior {self.prior!r}; leave one of them out"
-            )
-        if self.learned is not None and (self.prior not in ("auto", "learned") or solver != "auto"):
-            raise InputError(
-                f"weights of a learned prior are of no use with solver {solver!r} and prior {self.prior!r}; leave one "
-                "of them out"
-            )
-        check_number("TV weight", self.tv_weight, above=0.0, what="positive")
-        if self.num_iters is not None and not (isinstance(self.num_iters, int | np.integer) and self.num_iters >= 1):
-            raise InputError(f"the number of iterations must be a whole number, at least 1, got {self.num_iters!r}")
-        if self.tv_weight is not None and solver not in TV_WEIGHT:
-            raise InputError(f"{solver} takes no TV weight; leave it out or choose subspace, gap-tv or admm-tv")
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """How to compute, which is no part of what is computed (but where the time is limited).
-
-    Attributes:
-        seed: of the random choices.
-        budget: seconds in which to be done; None is no limit.
-        monitor: as for `cassi.solvers.gap.gap`.
-        progress: called with the name of a step and the share of it that is done.
-
-    Raises:
-        InputError: a budget that is no positive number, a seed that is no whole number of 64 bits.
-    """
-
-    seed: int = 0
-    budget: float | None = None
-    monitor: Monitor | None = None
-    progress: Progress | None = None
-
-    def __post_init__(self) -> None:
-        check_number("budget", self.budget, above=0.0, what="a positive number of seconds")
-        if not isinstance(self.seed, int | np.integer) or not -(2**63) <= self.seed < 2**63:
-            raise InputError(f"the seed must be a whole number of 64 bits, got {self.seed!r}")
-
-    def tell(self, step: str, share: float) -> None:
-        """To whom it is of interest."""
-        if self.progress is not None:
-            self.progress(step, share)
-
-
-def check_plan(plan: Plan | None, given: Mapping[str, bool]) -> None:
-    """Raise InputError for arguments, by name, that are given beside a plan that leaves nothing to choose."""
-    if plan is None:
-        return
-    if idle := [name for name, value in given.items() if value]:
-        raise InputError(
-            f"a plan brings noise, basis, prior and iterations along, got {', '.join(idle)} too; leave one of them out"
-        )
-
-
-def check_number(name: str, value: object, *, above: float = -math.inf, what: str = "a finite number") -> None:
-    """Raise InputError for anything but None or a finite number above a limit."""
-    if value is None:
-        return
-    if not isinstance(value, int | float | np.number) or isinstance(value, bool):
-        raise InputError(f"the {name} must be a number, got {value!r}")
-    if not (math.isfinite(value) and value > above):
-        raise InputError(f"the {name} must be {what}, got {value}")

@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.choice.asked_for import Progress
 from cassi.choice.judge import Verdict, is_better
 from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera
 from cassi.priors.learned import LearnedPrior
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
 from cassi.priors.spectral_basis import analyse, coefficient_weights, smooth_basis, synthesise
+from cassi.settings import Progress
 from cassi.solvers.gap import Denoiser
 from cassi.solvers.loop import Monitor, Record, Result
 from cassi.solvers.subspace_tv import MAX_MOMENTUM, SubspaceState, subspace_tv
@@ -151,7 +151,7 @@ class Watch:
 
     Attributes:
         monitor: the user's; iterations are numbered through.
-        progress: called with "final run" and the share of `expected` that is done.
+        progress: called with the name of a step ("final run") and the share of it (of `expected`) that is done.
         deadline: on `time.perf_counter`.
         expected: cost of all that is to be run, in iterations of TV at most.
     """
@@ -193,9 +193,13 @@ class Watch:
         self.seconds += now - self.last
         self.last = now
         self.spent += cost
-        if self.progress is not None:
-            self.progress("final run", min(1.0, self.spent / self.expected))
+        self.report("final run", min(1.0, self.spent / self.expected))
         return self.over
+
+    def report(self, step: str, share: float) -> None:
+        """Report the share of a step that is done."""
+        if self.progress is not None:
+            self.progress(step, share)
 
     def affords(self, stage: Stage) -> bool:
         """Whether there is time for all of this stage at the pace so far; total variation may be cut short."""

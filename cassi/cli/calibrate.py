@@ -37,7 +37,7 @@ def tell(args: argparse.Namespace, lines: list[str], drawn: dict[str, Figure]) -
     """What was found, and its figures, beside its file."""
     from cassi.looking.figures import save_figures
 
-    folder = figures_folder(args, Path(args.output))
+    folder = figures_folder(args.figures, Path(args.output))
     if folder is not None:
         save_figures(drawn, folder)
     say(args, "\n".join([*lines, f"-> {args.output}" + (f", {folder}/" if folder else "")]))

@@ -5,68 +5,67 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cassi.calibration import found_camera
 from cassi.calibration.found_camera import FRAMES, FoundCamera
+from cassi.cli.messages import inform
 from cassi.cli.reading import Task, provenance
 from cassi.cli.shell import say, warn
 from cassi.errors import InputError
 from cassi.files.cube_store import gather_cubes
 from cassi.files.formats.table import SUFFIXES
 from cassi.optics.measurement import Measurement
-from cassi.running import front_door
-from cassi.running.many import BatchReport, reconstruct_many
+from cassi.running.many import BatchReport, SolveWith, reconstruct_many
 from cassi.running.progress import CAMERA, StepBar
-from cassi.running.request import Request
 from cassi.running.result import Reconstruction
 from cassi.running.sequence import LOOKED_AT, InSequence, ReadWindow, sequence_plan, windows
+from cassi.settings import Settings
 
-TOLD = 3  # of many alike
+MAX_NAMED = 3  # of many alike
 
 
-def check_many(args: argparse.Namespace, task: Task) -> None:
-    """Fill in the place of the cubes: a folder, or the file of a sequence."""
-    source, suffix = Path(args.files[0]), Path(args.output or "").suffix.lower()
+def place_of_many(args: argparse.Namespace, files: Sequence[str], task: Task) -> Path:
+    """The place of the cubes: a folder, or the file of a sequence."""
+    source, suffix = Path(files[0]), Path(args.output or "").suffix.lower()
     if args.sequence:
-        args.output = args.output or str(source.with_name(f"{source.stem}_sequence.h5"))
-        if Path(args.output).suffix.lower() not in (".h5", ".hdf5"):
-            raise InputError(f"{args.output}: a sequence becomes one file, expected the suffix .h5")
-        if len(task.frames) < 2:
-            raise InputError(f"{task.frames[0].path}: one snapshot is no sequence; leave out --sequence")
-        return
+        output = Path(args.output or source.with_name(f"{source.stem}_sequence.h5"))
+        if output.suffix.lower() not in (".h5", ".hdf5"):
+            raise InputError(f"{output}: a sequence becomes one file, expected the suffix .h5")
+        return output
     if args.report:
         raise InputError("--report FILE goes with a single snapshot, --report with a folder; leave it out")
-    named = suffix not in (*SUFFIXES, ".zarr") or Path(args.output).is_dir() if args.output else len(args.files) == 1
+    named = suffix not in (*SUFFIXES, ".zarr") or Path(args.output).is_dir() if args.output else len(files) == 1
     if not named or not (args.output or source.is_dir()):
         raise InputError(f"{args.output or source}: many snapshots need --output FOLDER, for a cube each")
     source = source if source.name not in ("", "..") else source.resolve()  # by its name, which `.` and `..` are not
-    args.output = args.output or f"{source}_cubes"
+    return Path(args.output or f"{source}_cubes")
 
 
 def run_many(args: argparse.Namespace, task: Task) -> int:
     """Reconstruct what is not finished yet: each snapshot for itself, or in a sequence with those beside it."""
-    camera = common_camera(args, task)
-    frames, read, place = task.frames, task.read, Path(args.output)
-    solve: Callable[..., Reconstruction] = partial(front_door.reconstruct, **task.method | {"camera": camera})
+    settings = replace(task.settings, camera=common_camera(args, task))
+    frames, place = task.frames, task.output
+    read: Callable[..., Measurement] = task.read
+    solve: Callable[..., Reconstruction] = SolveWith(settings)
     if args.sequence:
-        solve = in_sequence(args, task, camera)
-        place = _parts(args)
-        read = ReadWindow(task.read, len(frames) if frames[0].index is not None else 0)  # type: ignore[assignment]
+        solve, place = in_sequence(args, task, settings), _parts(task)
+        read = ReadWindow(task.read, len(frames) if frames[0].index is not None else 0)
         frames = windows(frames)
     how: dict[str, Any] = {"overwrite": args.overwrite, "batch": args.batch, "progress": not args.quiet}
     report = reconstruct_many(frames, place, read=read, solve=solve, attributes=provenance(args), **how)
-    tell_report(args, report)
+    name_problems(args, report)
     if args.sequence and report.failed:
-        warn(args, f"{args.output} is not written without all frames; those that are finished are kept in {place}")
+        warn(args, f"{task.output} is not written without all frames; those that are finished are kept in {place}")
         return 1
-    made = gathered(args, task) if args.sequence else [args.output]
+    made = gathered(args, task) if args.sequence else [str(task.output)]
     if not args.sequence and args.report is not None and len(report.failed) < len(frames):
         from cassi.looking.overview import write_index
 
-        made.append(str(write_index(args.output)))
+        made.append(str(write_index(task.output)))
     rate = f", {60 * report.computed / report.seconds:.1f} a minute" if report.computed else ""
     counts = {
         "were finished already": report.found,
@@ -74,31 +73,29 @@ def run_many(args: argparse.Namespace, task: Task) -> int:
         "do not fit the mask": len(report.misfits),
         "in doubt": len(report.doubts),
     }
-    told = "".join(f", {count} {what}" for what, count in counts.items() if count)
+    others = "".join(f", {count} {what}" for what, count in counts.items() if count)
     what = "frames" if args.sequence else "snapshots"
-    say(args, f"{report.computed} {what} in {report.seconds:.1f} s{rate}{told} -> {', '.join(made)}")
+    say(args, f"{report.computed} {what} in {report.seconds:.1f} s{rate}{others} -> {', '.join(made)}")
     return 1 if report.failed else 0
 
 
-def in_sequence(args: argparse.Namespace, task: Task, camera: FoundCamera | str) -> Callable[..., Reconstruction]:
-    """One plan for all frames, made from some of them; each is reconstructed with those beside it."""
+def in_sequence(args: argparse.Namespace, task: Task, settings: Settings) -> InSequence | SolveWith:
+    """One plan for all frames, made from some of them; each is reconstructed with those beside it, if there are any."""
     count = len(task.frames)
+    if count == 1:
+        return SolveWith(settings)
     spread = sorted({round((k + 0.5) * count / LOOKED_AT - 0.5) for k in range(LOOKED_AT)})
-    looked_at = _some(task, spread)
-    if len(looked_at) < 2:
+    some = _some(task, spread)
+    if len(some) < 2:
         for frame in task.frames:
-            task.measurement(frame)  # says why
-    if not isinstance(camera, str):
-        looked_at = [camera.in_place(m) for m in looked_at]
-    same = {name: task.method[name] for name in ("psf", "black_level", "weights", "device", "seed")}
-    request = Request(prior=args.prior, camera="as-given" if isinstance(camera, str) else camera, **same)
-    plan = sequence_plan(looked_at, request)
-    say(args, f"  one plan for {count} frames, from {len(looked_at)} of them")
-    return InSequence(plan, request)
+            task.measurement(frame)  # raises what is wrong
+    plan = sequence_plan(some, settings)
+    inform(args, f"one plan for {count} frames, from {len(some)} of them")
+    return InSequence(plan, settings)
 
 
 def _some(task: Task, chosen: Sequence[int]) -> list[Measurement]:
-    """These frames, others in place of those that cannot be read, which is told of each when its turn comes."""
+    """These frames, others in place of those that cannot be read, which report that themselves."""
     found = list[Measurement]()
     for k in (*chosen, *(k for k in range(len(task.frames)) if k not in chosen)):
         with contextlib.suppress(ValueError, OSError):
@@ -106,9 +103,9 @@ def _some(task: Task, chosen: Sequence[int]) -> list[Measurement]:
     return found
 
 
-def _parts(args: argparse.Namespace) -> Path:
+def _parts(task: Task) -> Path:
     """The folder with the frames of a sequence."""
-    return Path(args.output).with_name(f"{Path(args.output).stem}_frames")
+    return task.output.with_name(f"{task.output.stem}_frames")
 
 
 def gathered(args: argparse.Namespace, task: Task) -> list[str]:
@@ -116,51 +113,56 @@ def gathered(args: argparse.Namespace, task: Task) -> list[str]:
     from cassi.looking.film import write_film
     from cassi.looking.report_data import read_report
 
-    results = [_parts(args) / f"{frame.name}_cube.h5" for frame in task.frames]
-    gather_cubes(args.output, results, attributes=provenance(args), overwrite=args.overwrite)
-    say(args, f"  the cubes are written: {args.output}")
-    made, first = [args.output], read_report(args.output)
+    results = [_parts(task) / f"{frame.name}_cube.h5" for frame in task.frames]
+    gather_cubes(task.output, results, attributes=provenance(args), overwrite=args.overwrite)
+    inform(args, f"the cubes are written: {task.output}")
+    made, first = [str(task.output)], read_report(task.output)
     if args.figures != "none":
-        film = Path(args.output).with_suffix(".gif")
+        film = task.output.with_suffix(".gif")
 
         def frame(t: int) -> Any:
-            return read_report(args.output, frame=t).cube[:, :, :]
+            return read_report(task.output, frame=t).cube[:, :, :]
 
         made.append(str(write_film(film, frame, len(results), first.wavelengths, overwrite=True)))
-    if args.report is not None:
+    if task.report is not None:
         from cassi.looking.report_page import write_report
 
-        made.append(str(write_report(args.report, first, overwrite=args.overwrite)))
+        made.append(str(write_report(task.report, first, overwrite=args.overwrite)))
     return made
 
 
-def tell_report(args: argparse.Namespace, report: BatchReport) -> None:
+def name_problems(args: argparse.Namespace, report: BatchReport) -> None:
     """Name snapshots that failed, do not fit the mask, or that something else speaks against: the first of them."""
-    for told, kind in ((report.failed, "error"), (report.misfits, "warning"), (report.doubts, "warning")):
-        for name, text in list(told.items())[:TOLD]:
+    for problems, kind in ((report.failed, "error"), (report.misfits, "warning"), (report.doubts, "warning")):
+        for name, text in list(problems.items())[:MAX_NAMED]:
             warn(args, text, kind, f"{name}: ")
-        if len(told) > TOLD:
-            warn(args, f"... and {len(told) - TOLD} more", kind=kind)
+        if len(problems) > MAX_NAMED:
+            warn(args, f"... and {len(problems) - MAX_NAMED} more", kind=kind)
 
 
 def common_camera(args: argparse.Namespace, task: Task) -> FoundCamera | str:
     """One camera found from a few of the frames: it is the same for all of them."""
-    if task.method["camera"] != "find" or task.method["psf"] is not None:
-        return str(task.method["camera"])
+    settings = task.settings
+    if not settings.searches:
+        return settings.camera
     last = len(task.frames) - 1
     chosen: Sequence[int] = sorted({round(k * last / (FRAMES - 1)) for k in range(FRAMES)})
     try:
         with StepBar({CAMERA: 1.0}, shown=not args.quiet) as bar:
-            seen = _some(task, chosen) or [task.measurement(task.frames[0])]
+            some = _some(task, chosen) or [task.measurement(task.frames[0])]
             found = found_camera.find_camera(
-                *seen, black_level=task.method["black_level"], seed=args.seed, told=partial(bar, CAMERA)
+                *some,
+                black_level=settings.black_level,
+                seed=settings.seed,
+                dispersion=settings.camera == "align",
+                told=partial(bar, CAMERA),
             )
-    except (ValueError, OSError):  # what cannot be read is told of each frame when its turn comes
+    except (ValueError, OSError):  # each frame reports why it cannot be read
         if args.save_camera:
-            warn(args, f"{args.save_camera} is not written: no camera could be looked for")
+            warn(args, f"{args.save_camera} is not written: no camera could be searched for")
         return "as-given"
     if found.accepted:
-        say(args, f"  {found.message}")
+        inform(args, found.message)
     if args.save_camera and not found.is_saved(args.save_camera):  # as a run that was killed left it
-        found.save(args.save_camera, wavelengths=seen[0].wavelengths, overwrite=args.overwrite)
+        found.save(args.save_camera, wavelengths=some[0].wavelengths, overwrite=args.overwrite)
     return found

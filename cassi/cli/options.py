@@ -1,71 +1,30 @@
-"""Every option of every command, once: the parser, what goes with what, where values go, and the tables of the docs."""
+"""The options of every command, and the parser that is made of them; those of a reconstruction are its `Settings`."""
 
 from __future__ import annotations
 
 import argparse
-import math
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, NoReturn
 
-from cassi.choice.asked_for import PRIORS, QUALITIES, SOLVERS
-from cassi.errors import InputError
+from cassi.settings import (
+    CAMERA,
+    MANY,
+    OPTIONS,
+    SEQUENCE,
+    SHOTS,
+    TILE,
+    Option,
+    check_together,
+    count,
+    number,
+    options_in,
+    whole,
+)  # fmt: skip
 from cassi.version import PROGRAM
 
 EXIT_CODES = "exit codes: 0 done, 1 the computation failed, 2 the input or the output cannot be used, 130 interrupted"
-
-# What is no option, and still goes with some options only.
-MANY, SHOTS = "several snapshots", "several shots"
-
-
-@dataclass(frozen=True)
-class Option:
-    """One option. Its value goes to the field of its name, of whatever is built from the options: see `values_for`."""
-
-    name: str  # as it is typed; without dashes it is a word that stands alone
-    help: str
-    value: str | None = None  # what stands for its value in the help; None for a switch, or one of a few `choices`
-    field: str = ""  # of the parsed arguments, where it is not the name
-    type: Callable[[str], Any] | None = None
-    choices: tuple[str, ...] | None = None
-    default: Any = None
-    nargs: str | None = None  # as argparse has it; "" stands for a value that may be left out and is
-    required: bool = False
-    needs: tuple[str, ...] = ()  # other options, or situations, without which it has no use
-    excludes: tuple[str, ...] = ()  # those that it does not go with, and why
-    why: str = ""
-    reads: bool = False  # its values are files that are read
-    writes: tuple[str, ...] = ()  # its value is a file that is made, with one of these suffixes
-    idle: str | None = None  # a value that asks for nothing, beside the default
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "field", self.field or self.name.lstrip("-").replace("-", "_"))
-
-    @property
-    def words(self) -> str:
-        """What it does, and what it goes with."""
-        needs = f"; needs {' and '.join(self.needs)}" if self.needs else ""
-        return self.help + needs + (f"; not with {', '.join(self.excludes)}" if self.excludes else "")
-
-    def given(self, args: argparse.Namespace) -> bool:
-        """Whether it asks for anything."""
-        value = getattr(args, self.field)
-        return value is not False and value not in (self.default, self.idle)
-
-    def add_to(self, place: argparse._ActionsContainer) -> None:
-        """Make it a part of a parser."""
-        settings: dict[str, Any] = {"help": self.words}
-        if self.name.startswith("-"):
-            settings |= {"dest": self.field} | ({"required": True} if self.required else {})
-        if self.value is None and self.choices is None:
-            settings["action"] = "store_true"
-        else:
-            optional = {"metavar": self.value, "choices": self.choices, "nargs": self.nargs}
-            settings |= {name: value for name, value in optional.items() if value is not None}
-            settings |= {"type": self.type, "default": self.default}
-            settings |= {"const": ""} if self.nargs == "?" and self.name.startswith("-") else {}
-        place.add_argument(self.name, **settings)
 
 
 class Parser(argparse.ArgumentParser):
@@ -89,10 +48,11 @@ class Parser(argparse.ArgumentParser):
 def parser_of(command: str, prog: str, description: str, examples: str) -> Parser:
     """The parser of a command."""
     parser = Parser(prog=prog, description=description, examples=f"examples:{examples}")
+    every = options_of(command)
     for title, options in TABLE[command].items():
         place = parser.add_argument_group(title) if title else parser
         for option in options:
-            option.add_to(place)
+            add_to(place, option, words(option, every))
     return parser
 
 
@@ -102,65 +62,54 @@ def options_of(command: str) -> list[Option]:
 
 
 def values_for(cls: type, args: argparse.Namespace) -> dict[str, Any]:
-    """What the options say of the fields of a dataclass that have an option of their name."""
+    """The values of those fields of a dataclass that have an option of their name."""
     return {field.name: getattr(args, field.name) for field in fields(cls) if hasattr(args, field.name)}
 
 
 def check(command: str, args: argparse.Namespace, situations: Iterable[str] = ()) -> None:
     """Compare the options that are given with each other, and with the situation."""
     options = options_of(command)
-    given = {option.name for option in options if option.given(args)} | {*situations}
-    for option in (option for option in options if option.name in given):
-        for other in option.needs:
-            if other not in given:
-                raise InputError(f"{option.name} needs {other}; give that too, or leave {option.name} out")
-        others = ", ".join(other for other in option.excludes if other in given)
-        if others:
-            why = f": {option.why}" if option.why else ""
-            raise InputError(f"{option.name} does not go with {others}{why}; leave one of them out", kind="conflict")
+    check_together(options, vars(args), situations, spelling(options))
+
+
+def spelling(options: Iterable[Option]) -> Callable[[str], str]:
+    """How a field, or a value of one, is typed: "num_iters" is --iterations, "solver=auto" --solver auto."""
+    names = {option.field: option.name for option in options}
+
+    def spell(name: str) -> str:
+        field, _, value = name.partition("=")
+        return f"{names.get(field, field)} {value}".rstrip()
+
+    return spell
+
+
+def words(option: Option, options: Iterable[Option]) -> str:
+    """What an option does, and what it goes with."""
+    spell = spelling(options)
+    needs = [name for name in option.needs if name != "solver=auto"]  # the default
+    others = [name for name in option.excludes if name != "solver=auto"]
+    text = f"; needs {' and '.join(map(spell, needs))}" if needs else ""
+    return option.help + text + (f"; not with {', '.join(map(spell, others))}" if others else "")
+
+
+def add_to(place: argparse._ActionsContainer, option: Option, help: str) -> None:
+    """Make an option a part of a parser."""
+    settings: dict[str, Any] = {"help": help.replace("%", "%%")}
+    if option.name.startswith("-"):
+        settings |= {"dest": option.field} | ({"required": True} if option.required else {})
+    if option.value is None and option.choices is None:
+        settings["action"] = "store_true"
+    else:
+        optional = {"metavar": option.value, "choices": option.choices, "nargs": option.nargs}
+        settings |= {name: value for name, value in optional.items() if value is not None}
+        settings |= {"type": option.type, "default": option.default}
+        settings |= {"const": ""} if option.nargs == "?" and option.name.startswith("-") else {}
+    place.add_argument(option.name, **settings)
 
 
 def printable(text: str) -> str:
     """Names from files may hold what would steer a terminal."""
     return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
-
-
-# Values as they are typed. What cannot be is an ArgumentTypeError, which argparse puts behind the option's name.
-
-
-def whole(text: str) -> int:
-    """A whole number."""
-    if not re.fullmatch(r"\s*[+-]?\d+\s*", text):
-        raise argparse.ArgumentTypeError(f"expected a whole number such as 2, got {text!r}")
-    return int(text)
-
-
-def count(text: str) -> int:
-    """A number of things, at least 1."""
-    if whole(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a number of at least 1, got {text}")
-    return int(text)
-
-
-def number(text: str) -> float:
-    """A finite number."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"expected a number such as 2 or 1.5, got {text!r}")
-    return value
-
-
-def duration(text: str) -> float:
-    """Seconds from "10", "10s", "2min", "1m30s" or "1h"."""
-    part = r"(\d+(?:\.\d+)?)"
-    match = re.fullmatch(rf"(?:{part}h)?(?:{part}m(?:in)?)?(?:{part}s?)?", text.strip())
-    seconds = sum(float(n or 0) * unit for n, unit in zip(match.groups(), (3600, 60, 1), strict=True)) if match else 0
-    if seconds <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration, expected for example 10s, 2min or 1h")
-    return seconds
 
 
 def size(text: str) -> tuple[int, int]:
@@ -179,9 +128,7 @@ QUIET = Option("--quiet", "print nothing but errors and warnings")
 DEBUG = Option("--debug", "show a traceback where something fails unexpectedly")
 KEY = Option("--key", "the measurement's name in its file, if it is an unusual one", value="NAME")
 MASK_KEY = Option("--mask-key", "the mask's name in its file, if it is an unusual one", value="NAME")
-NUM_BANDS = Option("--num-bands", "number of bands", value="C", type=whole)
-STEP = Option("--step", "displacement between neighboring bands, any sign", value="PX", type=number)
-BAD_PIXELS = Option("--bad-pixels", "map that is nonzero where a detector pixel is bad", value="FILE", reads=True)
+NUM_BANDS, STEP, BAD_PIXELS = (OPTIONS[name] for name in ("num_bands", "step", "bad_pixels"))
 BIT_DEPTH = Option("--bit-depth", "bits of integer counts", value="N", type=whole)
 FIGURES = Option("--figures", 'where the figures go, or "none" (default: NAME_figures beside the output)',
     value="DIR", idle="none")
@@ -201,8 +148,8 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
                 value="FILE", default=[], nargs="+", reads=True),
             Option("--calibration", "corrects the raw counts, brings mask, bands and bad pixels; see the subcommand "
                 "calibrate", value="FILE", default=[], nargs="+", reads=True, why="it brings these along",
-                excludes=("--mask", "--mask-key", "--turn-mask", "--num-bands", "--step", "--wavelengths",
-                    "--bad-pixels", "--bit-depth", "--black-level", "--saturation")),
+                excludes=("mask", "mask_key", "turn_mask", "num_bands", "step", "wavelengths", "bad_pixels",
+                    "bit_depth", "black_level", "saturation")),
             Option("--output", "the result: .h5, .mat or .tif (default: NAME_cube.h5); of many "
                 "snapshots a folder", value="FILE"),
             Option("--overwrite", "replace an existing result"),
@@ -213,66 +160,22 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             KEY, MASK_KEY,
             Option("--turn-mask", "flip, turn or transpose the mask as it fits the snapshot"),
         ),
-        "camera (what is not given is inferred, and said)": (
+        CAMERA: (
             Option("--shots", "each scene was photographed K times, through K masks: files one after the other, or a "
-                "stack (default: as many as files of masks or calibrations are given, or what the file says; of a "
-                "stack of masks in one file it has to be said)",
+                "stack (default: as many as files of masks or calibrations are given, or what the file says; needed "
+                "for a stack of masks in one file)",
                 value="K", type=count),
-            NUM_BANDS, STEP,
-            Option("--wavelengths", "band centers: start:stop:count, a list 450,460,..., a preset (tsa-net-28, "
-                'mst-28, cave-31), a file, or "unknown"', value="NM", reads=True),
-            BAD_PIXELS, BIT_DEPTH,
-            Option("--black-level", "value of a dark pixel as stored, subtracted (default: told from pixels that no "
-                "light reaches; 0 keeps it)", value="VALUE", type=number),
-            Option("--white", "capture of a white reference by the same camera under the same light: the cube becomes "
-                "reflectance", value="FILE", excludes=(MANY,), reads=True),
+            *options_in(CAMERA), BIT_DEPTH,
             Option("--saturation", "count from which on a pixel is bad", value="COUNTS", type=number),
-            Option("--camera", "find: where and how sharp the mask really is, found from the snapshot and taken where "
-                "the evidence is clear (default); as-given: leave it", choices=("find", "as-given"), default="find"),
+            Option("--align", "the same as --camera align", excludes=("camera",)),
             Option("--save-camera", "write the camera that was used, to be given as --mask: mask of each band, "
                 "shifts, mask_3d_shift (.h5)",
-                value="FILE", excludes=("--camera", "--psf", "--align", "--calibration", SHOTS),
-                why="no camera is looked for", writes=HDF5),
-            Option("--align", "estimate from the snapshot how mask and dispersion are off; the estimate is used if it "
-                "predicts pixels held out better", excludes=(MANY, SHOTS)),
-            Option("--psf", "the instrument's blur along the dispersion, standard deviation of a Gaussian [px]",
-                value="SIGMA", type=number),
-            Option("--gain", "electrons a count, as data sheets have it; of floats that are no counts, electrons per "
-                "unit", value="E", type=number),
-            Option("--read-noise", "read noise [electrons]", value="E", type=number),
+                value="FILE", excludes=("camera", "psf", "align", "calibration", SHOTS),
+                why="no camera is searched for", writes=HDF5),
         ),
-        "method": (
-            Option("--solver", "default: auto, which needs no settings", choices=SOLVERS, default="auto"),
-            Option("--quality", "fast: 3/4 of the time, half a decibel less; best: the network is trained on "
-                "for this snapshot, 16 times as long, half a decibel better", choices=QUALITIES, default="default"),
-            Option("--prior", "the last one taken: tv; nonlocal after it; learned in turn with that (default: all "
-                "of them, unless held-out pixels or the mask's imprint speak against it)",
-                choices=PRIORS, default="auto"),
-            Option("--weights", "of the network: free or research, by what they may be used for (MODEL_CARD.md), or a "
-                "file of scripts/train.py (default: research)", value="free|research|FILE", reads=True),
-            Option("--budget", "reconstruct within 10s, 2min ...; start, error bars and figures come on top",
-                value="TIME", type=duration),
-            Option("--uncertainty", "also estimate how far each voxel's value may be off"),
-            Option("--iterations", "iterations (default: the solver's own); of auto total variation alone",
-                value="N", field="num_iters", type=whole, excludes=("--quality",), why="it fixes the iterations"),
-            Option("--tv-weight", "weight of TV, relative to the cube's mean level (not for auto)",
-                value="W", type=number),
-            Option("--tile", "frames larger than memory: reconstruct in tiles of this size",
-                value="PX", type=whole, excludes=("--figures", "--white", "--budget", "--uncertainty", "--solver",
-                MANY), why="tiles never see the whole cube"),
-            Option("--side", "a grey or color photograph of the same scene from beside the camera (PNG, JPEG, TIFF, "
-                ".npy), of any size, slightly moved, turned, scaled; it is used where it fits and held-out pixels do "
-                "not speak against it",
-                value="FILE", excludes=(MANY, "--tile", "--budget", "--uncertainty", "--iterations", "--solver",
-                "--prior"), reads=True),
-            Option("--device", "auto, cpu, cuda, cuda:1 ... (default: auto)", value="DEVICE", default="auto"),
-            Option("--seed", "seed of random choices (default: 0)", value="SEED", type=whole, default=0),
-        ),
+        "method": (*options_in("method"), TILE),
         "many snapshots": (
-            Option("--sequence", "the snapshots follow each other, of a scene that moves little: each is "
-                "reconstructed with those beside it, into one file with a time axis (default: NAME_sequence.h5), and "
-                "a film", excludes=("--align", "--white", "--tile", "--uncertainty", "--budget", "--iterations",
-                "--quality", "--solver", SHOTS)),
+            SEQUENCE,
             Option("--batch", "snapshots computed at a time (default: what fits)",
                 value="N", type=count, needs=(MANY,)),
         ),
@@ -307,7 +210,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("--mask", "the coded aperture as believed, where the captures do not hold it",
                 value="FILE", reads=True),
             KEY, MASK_KEY, NUM_BANDS, STEP, BAD_PIXELS, BIT_DEPTH,
-            Option("--black-level", "value of a dark pixel as stored (default: told by the captures)",
+            Option("--black-level", "value of a dark pixel as stored (default: estimated from the captures)",
                 value="VALUE", type=number),
             Option("--seed", "seed of the held-out pixels (default: 0)", value="SEED", type=whole, default=0),
             Option("--output", "what to write (camera.h5)", value="FILE", default="camera.h5", writes=HDF5),
@@ -345,9 +248,9 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("--shots", "snapshots of the scene, each through another mask (1)",
                 value="K", type=count, default=1),
             Option("--frames", "snapshots that follow each other, for --sequence (1)",
-                value="T", type=count, default=1, excludes=("--shots",)),
+                value="T", type=count, default=1, excludes=("shots",)),
             Option("--motion", "how far the scene moves from frame to frame (0.8)",
-                value="PX", type=number, default=0.8, needs=("--frames",)),
+                value="PX", type=number, default=0.8, needs=("frames",)),
         ),
         "camera (without these options: no noise)": (
             Option("--full-well", "electrons in the brightest pixel: photon noise (Poisson)", value="E", type=number),
@@ -356,7 +259,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
         ),
         "a photograph beside it": (
             Option("--side", "also photograph the scene with a second camera: a PNG of 8 bits",
-                value="FILE", writes=(".png",), excludes=("--frames",)),
+                value="FILE", writes=(".png",), excludes=("frames",)),
             Option("--side-response", "its channels (default: rgb)", choices=("rgb", "pan"), default="rgb"),
         ),
     },

@@ -4,44 +4,55 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from cassi.cli.options import options_of
 from cassi.errors import InputError, OutputError
 from cassi.files import check_output
 from cassi.files.atomic import check_place
+from cassi.settings import Option
 
 
-def check_files(command: str, args: argparse.Namespace, read: Iterable[str | Path] = (), *, many: bool = False) -> None:
+def check_files(command: str, args: argparse.Namespace, read: Iterable[str | Path] = ()) -> None:
     """Check the files that a command makes against those that it reads, and against each other."""
+    options = options_of(command)
+    check_written({o: getattr(args, o.field) for o in options if o.writes}, inputs(options, args, read), args.overwrite)
+
+
+def inputs(options: Iterable[Option], args: argparse.Namespace, read: Iterable[str | Path]) -> dict[str, str]:
+    """The files that are read, and in words what they are."""
     taken = {os.path.realpath(name): "an input" for name in read}
-    for option in options_of(command):
+    for option in (option for option in options if option.reads):
         value = getattr(args, option.field)
-        for name in (value if isinstance(value, list) else [value]) if option.reads else ():
+        for name in value if isinstance(value, list) else [value]:
             taken[os.path.realpath(name or "")] = f"an input, that of {option.name}"
-    for option in options_of(command):
-        name = getattr(args, option.field)
-        if not name or not (option.writes or (option.name == "--output" and (not many or args.sequence))):
+    return taken
+
+
+def check_written(places: Mapping[Option, object], taken: dict[str, str], overwrite: bool) -> None:
+    """Check the files of options that name one against the files that are taken, and against each other."""
+    for option, name in places.items():
+        if not name:
             continue
-        path = Path(name)
+        path = Path(str(name))
         place = os.path.realpath(path)
         if place in taken:
             raise InputError(f"{path}: would replace {taken[place]}; choose another {option.name}")
         taken[place] = f"the file of {option.name}"
         if not option.writes:
-            check_output(path, args.overwrite)
+            check_output(path, overwrite)
         elif path.suffix.lower() not in option.writes:
             raise OutputError(f"{path}: expected the suffix {' or '.join(option.writes)} for {option.name}")
         else:
-            check_place(path, args.overwrite or (many and option.name == "--save-camera"))
+            check_place(path, overwrite)
 
 
-def figures_folder(args: argparse.Namespace, output: Path) -> Path | None:
+def figures_folder(name: str | None, output: Path) -> Path | None:
     """Where the figures go (None: none)."""
-    if args.figures == "none":
+    if name == "none":
         return None
-    folder = Path(args.figures or output.with_name(f"{output.stem.removesuffix('_cube')}_figures"))
+    folder = Path(name or output.with_name(f"{output.stem.removesuffix('_cube')}_figures"))
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder}: is a file, the figures need a folder; use --figures DIR or none")
     there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())

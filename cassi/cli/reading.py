@@ -1,4 +1,4 @@
-"""What the options and files of `reconstruct` speak of: which scenes, how they are read, how they are reconstructed."""
+"""What the options of `reconstruct` ask for, as one value: which scenes, how they are read, how they are solved."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from cassi.calibration.estimate import Calibration, calibrated_frame_count, read_calibrated
 from cassi.choice.noise import CameraNoise
-from cassi.cli.options import MANY, SHOTS, check, values_for
+from cassi.cli.options import check, values_for
 from cassi.cli.shell import command_line
 from cassi.errors import InputError, Note
 from cassi.files import Levels, ReadOptions, file_sha256, frame_count, shared_levels
@@ -22,7 +22,7 @@ from cassi.files.scenes import is_stack, options_of_shots, stated_shots
 from cassi.optics.mask_match import TURNS, check_masks
 from cassi.optics.measurement import Measurement, check_arrays, join_shots
 from cassi.running.many import Frame
-from cassi.running.request import Request
+from cassi.settings import MANY, SHOTS, Settings
 
 
 @dataclass(frozen=True)
@@ -76,27 +76,33 @@ class Reading:
 
 @dataclass(frozen=True)
 class Task:
-    """What there is to do: which scenes, how they are read, and the keywords of `cassi.reconstruct`."""
+    """What there is to do.
+
+    Attributes:
+        frames: the scenes.
+        many: each gets a cube of its own, in one place.
+        read: how each is read.
+        settings: how each is reconstructed.
+        output: file of the result, or folder of the results.
+        report: file of the page; None: none, or in the folder of the results.
+    """
 
     frames: Sequence[Frame]
-    many: bool  # each gets a cube of its own, in one place
+    many: bool
     read: Reading
-    method: dict[str, Any]
-
-    @property
-    def finds(self) -> bool:
-        """Whether a run looks for the camera of a single snapshot."""
-        return len(self.read.each) == 1 and self.method["camera"] == "find" and self.method["psf"] is None
+    settings: Settings
+    output: Path = Path()
+    report: Path | None = None
 
     def measurement(self, frame: Frame) -> Measurement:
         """Of one scene."""
         return self.read(frame.where) if frame.index is None else self.read(frame.where, frames=frame.index)
 
 
-def settle(args: argparse.Namespace) -> Task:
-    """What the options ask for, checked before a snapshot is read."""
-    source, output = Path(args.files[0]), Path(args.output or "")
-    stated = _stated(args.files[0]) if source.is_file() else None
+def settle(args: argparse.Namespace, files: Sequence[str]) -> Task:
+    """What the options ask for, checked before a snapshot is read; places are not settled yet."""
+    source, output = Path(files[0]), Path(args.output or "")
+    stated = _stated(files[0]) if source.is_file() else None
     given = max(len(args.mask), len(args.calibration))
     shots = args.shots or (given if given > 1 else stated) or 1
     for option, count in (("--mask", len(args.mask)), ("--calibration", len(args.calibration))):
@@ -104,20 +110,21 @@ def settle(args: argparse.Namespace) -> Task:
             raise InputError(f"{count} files of {option} for {shots} shots; give one per shot, in their order")
     if args.calibration and shots > len(args.calibration):
         raise InputError(f"a calibration holds one mask; give one for each of the {shots} shots")
-    several = len(args.files) > 1 or source.is_dir() or (glob.has_magic(args.files[0]) and not source.exists())
+    several = len(files) > 1 or source.is_dir() or (glob.has_magic(files[0]) and not source.exists())
     place = bool(args.output) and (output.is_dir() or not output.suffix)
     many = args.sequence or place or (several and shots == 1)
     check("reconstruct", args, [SHOTS] * (shots > 1) + [MANY] * many)
-    files = [args.files[0]]
+    found = [files[0]]
     if many or shots > 1:  # of one shot in the order of the numbers in their names
         others = [*args.mask, *args.calibration, *filter(None, [args.bad_pixels])]
-        files = [str(file) for file in find_files(args.files, others)]
-    read = _reading(args, files, shots, together=many or shots > 1)
-    frames = _frames(args, files, read) if many or shots > 1 else [_scene(files)]
+        found = [str(file) for file in find_files(files, others)]
+    read = _reading(args, found, shots, together=many or shots > 1)
+    one = len(files) == 1 and found == list(files)
+    frames = _frames(args, found, read, one=one) if many or shots > 1 else [_scene(found)]
     if len(frames) > 1 and not many:
         many = True
         check("reconstruct", args, [SHOTS] * (shots > 1) + [MANY])
-    return Task(frames, many, read, _method(args))
+    return Task(frames, many, read, _settings(args))
 
 
 def _stated(path: str) -> int | None:
@@ -126,19 +133,18 @@ def _stated(path: str) -> int | None:
     except InputError as error:
         if error.kind == "optics":
             raise
-        return None  # what is wrong with the file is told when it is read
+        return None  # the reader reports errors in the file
 
 
-def _method(args: argparse.Namespace) -> dict[str, Any]:
-    """The fields of a request that have an option of their name, but for those that reading has taken care of."""
-    taken = {"side", *(field.name for cls in (Reading, ReadOptions, Levels) for field in fields(cls))}
-    method = {name: value for name, value in values_for(Request, args).items() if name not in taken}
-    method["black_level"] = None if args.black_level is None else 0.0  # reading took it off
+def _settings(args: argparse.Namespace) -> Settings:
+    """The settings that have an option of their name, but for those that reading takes care of."""
+    at_reading = {"white", *(field.name for cls in (Reading, ReadOptions, Levels) for field in fields(cls))}
+    values = {name: value for name, value in values_for(Settings, args).items() if name not in at_reading}
+    values["black_level"] = None if args.black_level is None else 0.0  # reading subtracts it
     if args.align or args.calibration:
-        method["camera"] = "as-given"
-    Request(**method)
+        values["camera"] = "align" if args.align else "as-given"
     CameraNoise(args.gain, None if args.gain is None else args.read_noise)
-    return method
+    return Settings(**values)
 
 
 def _reading(args: argparse.Namespace, files: Sequence[str], shots: int, *, together: bool) -> Reading:
@@ -150,17 +156,17 @@ def _reading(args: argparse.Namespace, files: Sequence[str], shots: int, *, toge
     if shots > 1 and not args.calibration:
         each = options_of_shots(files[0], options, shots, args.mask, own=not is_stack(files[0], args.key))
     if together and args.bit_depth is None and not args.calibration:
-        with suppress(InputError):  # none can be read, which is told of each when its turn comes
+        with suppress(InputError):  # none can be read, which each frame reports
             levels = shared_levels(files, each[0])
         each = tuple(replace(one, levels=levels) for one in each)
     calibrations = tuple(Calibration.load(path) for path in args.calibration)
     return Reading(each, calibrations, args.turn_mask, args.gain, args.read_noise)
 
 
-def _frames(args: argparse.Namespace, files: Sequence[str], read: Reading) -> list[Frame]:
-    """The scenes: of a stack, or of K files after each other for each."""
+def _frames(args: argparse.Namespace, files: Sequence[str], read: Reading, *, one: bool) -> list[Frame]:
+    """The scenes: of a stack, or of K files after each other for each; `one` file may be a stack."""
     shots, first, count = len(read.each), files[0], None
-    if is_stack(first, args.key) if shots > 1 else len(files) == 1 and list(files) == args.files:
+    if is_stack(first, args.key) if shots > 1 else one:
         count = calibrated_frame_count(first, key=args.key) if args.calibration else frame_count(first, read.each[0])
         if shots > 1 and (count is None or count % shots or (len(files) > 1 and count != shots)):
             raise InputError(f"{first}: holds {count or 1} snapshots, expected the {shots} shots of a scene")

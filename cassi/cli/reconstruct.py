@@ -3,175 +3,185 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from cassi.calibration.found_camera import find_camera
-from cassi.choice.asked_for import Progress
-from cassi.choice.doubts import of_result
-from cassi.cli import words
-from cassi.cli.many import check_many, run_many
-from cassi.cli.places import check_files, figures_folder
+from cassi.cli import messages
+from cassi.cli.many import place_of_many, run_many
+from cassi.cli.options import options_of
+from cassi.cli.places import check_written, figures_folder, inputs
 from cassi.cli.reading import Task, provenance, settle
 from cassi.cli.shell import say, warn
 from cassi.errors import InputError, OutputError
-from cassi.files.side_pictures import read_side_picture
 from cassi.kernels.dispatch import pick_device
-from cassi.optics.measurement import MaskCheck, Measurement
-from cassi.running import front_door
-from cassi.running.evidence import of_cube
+from cassi.optics.measurement import Measurement
+from cassi.running.many import SolveWith, fingerprints, read_record
+from cassi.running.pipeline import Listener, reconstruct_measurement
 from cassi.running.progress import StepBar, tiled_steps, usual_steps
-from cassi.running.result import Reconstruction, write_result
-from cassi.running.tiled_file import TiledResult, reconstruct_tiled
-from cassi.running.white import reflectance
+from cassi.running.result import Finished, Reconstruction, write_result
+from cassi.running.scene import load
+from cassi.running.tiled_file import tile_measurement
+from cassi.settings import Settings
 
-WHITE = "white reference, "  # before the steps of its reconstruction
+if TYPE_CHECKING:
+    from cassi.looking.report_data import ReportData
 
 
 def run(args: argparse.Namespace) -> int:
     """Settle what is asked for, check where it goes, and say it or do it."""
-    args.files = [*args.files, *args.measurement]
-    if not all(args.files):
+    files = [*args.files, *args.measurement]
+    if not all(files):
         raise InputError("a measurement's name is empty; expected a file, several, a folder or a pattern")
-    if not args.files:
+    if not files:
         greedy = [f"--{name}" for name in ("mask", "calibration") if len(getattr(args, name)) > 1]
         cure = f"; what follows {greedy[0]} is taken for more of them, name the measurement before" if greedy else ""
         raise InputError(f"no measurement given, expected a file, several, a folder or a pattern{cure}")
     pick_device(args.device)
-    task = settle(args)
-    source = Path(args.files[0])
+    task = with_places(args, files, settle(args, files))
+    fingerprint = "" if task.many else fingerprint_of(args, task)
+    is_finished = not task.many and (read_record(task.output) or {}).get("fingerprint") == fingerprint
+    if args.dry_run:
+        messages.dry_run(args, task)
+    check_places(args, files, task, args.overwrite or is_finished)
+    figures = None if task.many or args.tile is not None else figures_folder(args.figures, task.output)
+    if is_finished and not args.overwrite:
+        say(args, f"{task.output} is finished: it was made from the same files with the same settings")
+    if args.dry_run:
+        return 0
     if task.many:
-        check_many(args, task)
-    args.output = args.output or str(source.with_name(f"{source.stem}_cube.h5"))
-    check_page(args, task)
-    if args.dry_run:  # and is told at the end where nothing could be written
-        words.dry_run(args, task)
-    check_files("reconstruct", args, [path for frame in task.frames for path in frame.paths], many=task.many)
-    figures = None if task.many or args.tile is not None else figures_folder(args, Path(args.output))
-    return 0 if args.dry_run else run_many(args, task) if task.many else run_single(args, task, figures)
+        return run_many(args, task)
+    if is_finished and not args.overwrite:
+        return draw_again(args, task, figures)
+    return run_single(args, task, figures, fingerprint)
 
 
-def check_page(args: argparse.Namespace, task: Task) -> None:
-    """Fill in the name of the page, of --report without one."""
+def fingerprint_of(args: argparse.Namespace, task: Task) -> str:
+    """Of all that a single result depends on."""
+    return fingerprints(task.read, SolveWith(task.settings), args.tile, args.white)(task.frames[0])
+
+
+def with_places(args: argparse.Namespace, files: Sequence[str], task: Task) -> Task:
+    """The task with the names of its result and its page."""
+    source = Path(files[0])
+    if task.many:
+        output = place_of_many(args, files, task)
+    else:
+        output = Path(args.output or source.with_name(f"{source.stem}_cube.h5"))
     if args.report is None or (task.many and not args.sequence):
-        return
-    output = Path(args.output)
+        return replace(task, output=output)
     if output.suffix.lower() not in (".h5", ".hdf5"):
         raise InputError(f"the report is made from an HDF5 result, the output is {output.name}; leave one of them out")
-    args.report = args.report or str(output.with_name(f"{output.stem.removesuffix('_cube')}_report.html"))
+    report = Path(args.report or output.with_name(f"{output.stem.removesuffix('_cube')}_report.html"))
+    return replace(task, output=output, report=report)
 
 
-def run_single(args: argparse.Namespace, task: Task, figures: Path | None) -> int:
+def check_places(args: argparse.Namespace, files: Sequence[str], task: Task, overwrite: bool) -> None:
+    """Check what is written before anything is computed."""
+    options = {option.name: option for option in options_of("reconstruct")}
+    read = [*files, *(path for frame in task.frames for path in frame.paths)]
+    taken = inputs(options.values(), args, read)
+    if not task.many or args.sequence:
+        places: dict[str, object] = {"--output": task.output, "--report": task.report}
+        check_written({options[name]: place for name, place in places.items()}, taken, overwrite)
+    camera = options["--save-camera"]
+    check_written({camera: args.save_camera}, taken, overwrite or task.many)
+
+
+def draw_again(args: argparse.Namespace, task: Task, figures: Path | None) -> int:
+    """Figures and page of a result that is finished."""
+    from cassi.looking.report_data import read_report
+
+    made = draw(args, task, read_report(task.output), figures, "", lambda step: None)
+    say(args, f"-> {', '.join([str(task.output), *made])}")
+    return 0
+
+
+def draw(
+    args: argparse.Namespace,
+    task: Task,
+    data: ReportData,
+    figures: Path | None,
+    caption: str,
+    report: Callable[[str], None],
+) -> list[str]:
+    """Draw the figures and write the page that are asked for; their names."""
+    if figures is not None:
+        from cassi.looking.figures import figures_of, save_figures
+
+        report("draw")
+        save_figures(figures_of(data, caption=caption), figures)
+    if task.report is not None:
+        from cassi.looking.report_page import write_report
+
+        report("report")
+        write_report(task.report, data, overwrite=True)  # its place was checked
+    return [*([f"{figures}/"] if figures else []), *([str(task.report)] if task.report else [])]
+
+
+def run_single(args: argparse.Namespace, task: Task, figures: Path | None, fingerprint: str) -> int:
     """One snapshot, or one stack into one cube: read, reconstruct, write, draw, report."""
-    with StepBar(steps_of(args, task, figures), shown=not args.quiet) as steps:
+    settings = messages.settings_of(args, task)
+    with StepBar(steps_of(args, task, settings, figures), shown=not args.quiet) as steps:
         steps("read")
         m = task.measurement(task.frames[0])
-        words.tell_measurement(args, task, m)
-        check = words.compare_with_mask(args, task, m)
-        m = words.warn_of_measurement(args, m)
-        steps.expect(steps_of(args, task, figures, m.num_scenes))
-        m, result = solve(args, task, m, check, steps)
-        say(args, f"  the cube is written: {args.output}")
-        code = save_camera(args, m, result)
-        line = words.summary_line(m, result)
-        if figures is not None:
-            from cassi.looking.figures import figures_of, save_figures
-            from cassi.looking.report_data import report_of
+        messages.describe_measurement(args, m)
+        steps.expect(steps_of(args, task, settings, figures, m.num_scenes))
+        attributes = provenance(args) | {"fingerprint": fingerprint}
+        result = solve_and_write(args, task, load(m, None, settings), settings, steps, attributes)
+        code = save_camera(args, result)
+        line, made = messages.summary_line(result), list[str]()
+        if figures is not None or task.report is not None:
+            from cassi.looking.report_data import read_report, report_of
 
-            steps("draw")
-            save_figures(figures_of(report_of(result, m), caption=line), figures)
-        if args.report is not None:
-            from cassi.looking.report_page import write_report
-
-            steps("report")
-            write_report(args.report, args.output, overwrite=args.overwrite)
-    made = [str(args.output), *([f"{figures}/"] if figures else []), *([args.report] if args.report else [])]
-    say(args, f"{line} -> {', '.join(made)}")
+            data = report_of(result) if isinstance(result, Reconstruction) else read_report(task.output)
+            made = draw(args, task, data, figures, line, steps)
+    say(args, f"{line} -> {', '.join([str(task.output), *made])}")
     return code
 
 
-def steps_of(args: argparse.Namespace, task: Task, figures: Path | None, frames: int = 1) -> dict[str, float]:
+def steps_of(
+    args: argparse.Namespace, task: Task, settings: Settings, figures: Path | None, frames: int = 1
+) -> dict[str, float]:
     """The steps of a run on one snapshot, or a stack, and the share of the time that each usually takes."""
+    solving = tiled_steps(settings) if args.tile is not None else usual_steps(settings, frames) | {"write": 0.01}
+    return {"read": 0.01} | solving | ({"draw": 0.06} if figures else {}) | ({"report": 0.1} if task.report else {})
+
+
+def solve_and_write(
+    args: argparse.Namespace,
+    task: Task,
+    m: Measurement,
+    settings: Settings,
+    steps: StepBar,
+    attributes: Mapping[str, object],
+) -> Finished:
+    """The cube in its file, and what is printed of it."""
+    listener: Listener = messages.listener_of(args, steps)
+    result: Finished
     if args.tile is not None:
-        solving = tiled_steps(find=task.finds)
-    else:
-        side = args.side is not None
-        solving = usual_steps(
-            solver=args.solver, find=task.finds, uncertainty=args.uncertainty, side=side, frames=frames
+        result = tile_measurement(
+            m, task.output, settings, listener, tile=args.tile, attributes=attributes, overwrite=args.overwrite
         )
-        solving |= usual_steps(solver=args.solver, find=False, of=WHITE) if args.white else {}
-        solving |= {"write": 0.01}
-    expected = {"read": 0.01} | ({"align": 0.5} if args.align else {}) | solving
-    return expected | ({"draw": 0.06} if figures else {}) | ({"report": 0.1} if args.report else {})
+    else:
+        result = reconstruct_measurement(m, settings, listener)
+        steps("write")
+        write_result(task.output, result, attributes=attributes, overwrite=args.overwrite)
+    for line in messages.describe_result(result):
+        messages.inform(args, line)
+    messages.inform(args, f"the cube is written: {task.output}")
+    return result
 
 
-def solve(
-    args: argparse.Namespace, task: Task, m: Measurement, check: MaskCheck, steps: Progress
-) -> tuple[Measurement, Reconstruction | TiledResult]:
-    """The cube, in its file, with its camera as it is found to be; the measurement gets what was found out of it."""
-    side = None if args.side is None else read_side_picture(args.side)
-    aligned, alignment = m, None
-    if args.align:
-        told = partial(steps, "align")
-        alignment = find_camera(m, black_level=task.method["black_level"], seed=args.seed, dispersion=True, told=told)
-        aligned = replace(alignment.in_place(m), notes=(*m.notes, alignment.message))
-        say(args, f"  {alignment.message}")
-        check = words.compare_with_mask(args, task, aligned) if alignment.accepted else check
-    m = replace(aligned, check=check)
-    facts: dict[str, Any] = {"attributes": provenance(args), "overwrite": args.overwrite}
-    if args.tile is not None:
-        if alignment is not None and any(alignment.remainders):
-            raise InputError("bands between pixels are put in place at the end, which tiles are not; leave out --tile")
-        lacking = ("solver", "tv_weight", "budget", "uncertainty")
-        method = {name: value for name, value in task.method.items() if name not in lacking}
-        noted = replace(m, notes=(*m.notes, check.verdict))
-        tiles = reconstruct_tiled(noted, args.output, tile=args.tile, **method, **facts, progress=steps)
-        tell_result(args, task, m, tiles, of_result(tiles.residual))
-        return m, tiles
-    white = words.read_white(args, task, m)
-    if white is not None:  # what is known of the truth is radiance
-        m = replace(m, cube=None, mean_band=None)
-    result = front_door.reconstruct(m, **task.method, side=side, progress=steps)
-    if alignment is not None:
-        spread = None if result.uncertainty is None else alignment.register(result.uncertainty)
-        result = replace(result, cube=alignment.register(result.cube), uncertainty=spread)
-    if white is not None:
-        method = task.method | {"uncertainty": False, "camera": result.camera or "as-given"}  # one camera, one solver
-        white = white if alignment is None else alignment.in_place(white)
-        light = front_door.reconstruct(white, **method, progress=lambda step, share: steps(WHITE + step, share))
-        light = light if alignment is None else replace(light, cube=alignment.register(light.cube))
-        result = reflectance(result, light)
-        say(args, f"  divided by the light on the white reference {Path(args.white).name}: the cube is reflectance")
-    against = of_cube(result)
-    tell_result(args, task, m, result, against)
-    m = replace(m, notes=(*m.notes, (result.check or check).verdict, *against))
-    steps("write", 0.0)
-    write_result(args.output, m, result, **facts)
-    return m, result
-
-
-def tell_result(
-    args: argparse.Namespace, task: Task, m: Measurement, result: Reconstruction | TiledResult, against: tuple[str, ...]
-) -> None:
-    """What was found out and chosen, and what speaks against it."""
-    if m.check is not None:
-        words.compare_again(args, task, m.check, result.check)
-    for line in words.outcome(result, m.scale):
-        say(args, f"  {line}")
-    for text in against:
-        warn(args, text)
-
-
-def save_camera(args: argparse.Namespace, m: Measurement, result: Reconstruction | TiledResult) -> int:
+def save_camera(args: argparse.Namespace, result: Finished) -> int:
     """Write the camera where --save-camera says; the exit code. The result stands, whatever becomes of it."""
     if not args.save_camera or result.camera is None:
         return 0
     try:
-        result.camera.save(args.save_camera, wavelengths=m.wavelengths, overwrite=args.overwrite)
+        result.camera.save(args.save_camera, wavelengths=result.wavelengths, overwrite=args.overwrite)
     except OutputError as error:
         warn(args, f"the cube is written, the camera is not: {error}", kind="error")
         return 2
-    say(args, f"  the camera is written: {args.save_camera}")
+    messages.inform(args, f"the camera is written: {args.save_camera}")
     return 0

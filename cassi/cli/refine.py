@@ -17,7 +17,7 @@ from cassi.files.frames import find_files
 from cassi.files.reading import open_measurement
 from cassi.optics.mask_match import check_masks
 from cassi.optics.measurement import Measurement
-from cassi.running.preparing import as_found
+from cassi.running.scene import recheck_mask
 
 MOST = 12  # captures that a camera is fitted to
 
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         steps=in_turn,
     )
     for m in measurements:
-        if not (check := as_found(check_masks(m), found.together.in_place(m))).matches:
+        if not (check := recheck_mask(check_masks(m), found.together.in_place(m))).matches:
             warn(args, f"{m.source}: {check.verdict}; the camera as found does not fit it either")
     found.together.save(args.output, wavelengths=measurements[0].wavelengths, overwrite=args.overwrite)
     tell(args, found.summary(), {"moved": fig.moved(found), "sharpness": fig.sharpness(found)})

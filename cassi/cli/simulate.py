@@ -113,7 +113,9 @@ def run_scene(args: argparse.Namespace) -> int:
 def run_bench(args: argparse.Namespace) -> int:
     """Capture everything on a simulated optical bench."""
     taken = ("--size", "--num-bands", "--step", "--seed", "--bench", "--quiet", "--debug")
-    ignored = ", ".join(o.name for o in options_of("simulate") if o.name not in taken and o.given(args))
+    ignored = ", ".join(
+        o.name for o in options_of("simulate") if o.name not in taken and o.is_given(getattr(args, o.field))
+    )
     if ignored:
         raise InputError(f"--bench takes --size, --num-bands, --step and --seed; leave out {ignored}")
     source = torch.Generator().manual_seed(args.seed)

@@ -20,7 +20,7 @@ from cassi.files.container import Container, Entry
 from cassi.files.names import is_result
 from cassi.files.opening import open_container
 from cassi.looking.metrics import score
-from cassi.optics.measurement import REFLECTANCE, Measurement
+from cassi.optics.measurement import REFLECTANCE
 from cassi.solvers.loop import Record
 
 MAX_SCORED = 100_000_000  # values: a larger cube is not compared with its truth
@@ -137,12 +137,11 @@ def _number(facts: Mapping[str, object], name: str) -> float | None:
     return value if isinstance(value, float) and math.isfinite(value) else None
 
 
-def report_of(result: Any, measurement: Measurement | None = None, *, frame: int = 0) -> ReportData:
+def report_of(result: Any, *, frame: int = 0) -> ReportData:
     """Take what figures and a page show from a reconstruction in memory: what its file would hold.
 
     Args:
         result: the `cassi.Reconstruction`, of one snapshot or of a stack.
-        measurement: what it was made of; brings snapshot, truth and name.
         frame: which of a stack, from 0.
 
     Example:
@@ -151,7 +150,7 @@ def report_of(result: Any, measurement: Measurement | None = None, *, frame: int
         >>> report_of(cassi.reconstruct(y, mask, num_bands=4, solver="gap-tv", num_iters=5)).cube.shape
         (4, 16, 16)
     """
-    saved = result.contents(measurement)
+    saved = result.contents()
     arrays = {"cube": saved["cube"], **saved["datasets"]}
     parts = {
         name: arrays[name] if arrays[name].ndim == rank else arrays[name][frame]

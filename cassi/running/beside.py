@@ -15,12 +15,13 @@ from cassi.choice.held_out import Split
 from cassi.choice.joint import Photograph, finished, first_cube, gone_on, tried
 from cassi.choice.judge import POOR_FIT, accepts
 from cassi.choice.outcome import Outcome, SideEvidence
-from cassi.choice.plan import Method, Run
+from cassi.choice.stages import Watch
 from cassi.errors import InputError
 from cassi.optics.protocol import Camera
 from cassi.optics.side_picture import SidePicture, expected_response
 from cassi.optics.similarity import Similarity
-from cassi.running.preparing import Scene
+from cassi.running.scene import Scene
+from cassi.settings import Settings
 
 DOUBT, TONE_DOUBT = 0.03, 0.1  # of a `Photograph` whose values are stated or of a usual coding, or fitted
 # Most that may be left of a photograph, see `misfit`: 0.14 and less of 30 that helped, 0.24 and more where it harmed.
@@ -30,26 +31,23 @@ BLENDED = 2  # pixels at the edge of corners without data into which these are i
 TONE_GAIN = 0.8  # a fitted tone curve does if it leaves less than this share of what the values as they are leave
 
 
-def check_side(side: SidePicture, task: Scene, method: Method, run: Run) -> None:
-    """Raise InputError for a side picture that cannot be used here, or settings that do not go with one."""
-    bands = task.A.cube_shape[0]
+def check_side(side: SidePicture, scene: Scene) -> None:
+    """Raise InputError for a side picture that cannot be used with a scene."""
+    bands = scene.A.cube_shape[0]
     if side.response is not None and side.response.shape[1] != bands:
         raise InputError(f"the side response must have {bands} values a channel, got {side.response.shape[1]}")
-    if len(task.frames) > 1:
-        raise InputError(f"a side picture belongs to one snapshot, got {len(task.frames)}; reconstruct them one by one")
-    others = {
-        f"solver {method.solver}": method.solver != "auto",
-        f"prior {method.prior}": method.prior != "auto",
-        "an uncertainty": method.uncertainty,
-        "a budget": run.budget is not None,
-        "a number of iterations": method.num_iters is not None,
-    }
-    for name in (name for name, given in others.items() if given):
-        raise InputError(f"a side picture does not go with {name}; leave one of them out")
+    if scene.num_scenes > 1:
+        raise InputError(f"a side picture belongs to one snapshot, got {scene.num_scenes}; reconstruct them one by one")
 
 
 def solve_beside(
-    A: Camera, y: Tensor, alone: Outcome, side: SidePicture, wavelengths: np.ndarray | None, quality: str, run: Run
+    A: Camera,
+    y: Tensor,
+    alone: Outcome,
+    side: SidePicture,
+    wavelengths: np.ndarray | None,
+    settings: Settings,
+    watch: Watch,
 ) -> Outcome:
     """The default solver's outcome `alone` for a snapshot at brightness 1, or a better one with the photograph.
 
@@ -59,7 +57,7 @@ def solve_beside(
     if alone.plan is None:
         raise ValueError("a side picture needs the default solver's plan")
     problem = alone.plan.problem(y)
-    split = Split.of(A, y, run.seed)
+    split = Split.of(A, y, settings.seed)
     cube, error = first_cube(split, problem)
     placed = _registered(side, A, y, cube, wavelengths)
     where = _in_words(placed)
@@ -80,7 +78,7 @@ def solve_beside(
     if not accepts(split.verdict(best.cube), split.verdict(cube)):
         said = f"The side picture was left out: {told} ({where})."
         return replace(alone, side=replace(evidence, message=said))
-    result, stages, begun = finished(best, quality, run)
+    result, stages, begun = finished(best, settings.quality, watch)
     said = f"The side picture was used: {where}; {told}."
     evidence = replace(evidence, used=True, message=said, response=placed.photograph.R.double().cpu().tolist())
     basis = best.joint.problem.basis

@@ -25,7 +25,7 @@ from cassi.files.formats.table import SUFFIXES
 from cassi.files.frames import natural
 from cassi.looking.metrics import score
 from cassi.optics.measurement import Measurement
-from cassi.running.front_door import reconstruct
+from cassi.running.reconstruct import reconstruct
 from cassi.simulation.camera import random_mask, simulate
 from cassi.simulation.scene import procedural_scene
 from cassi.version import PROGRAM

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from cassi.errors import InputError, OutputError, one_line
@@ -30,25 +31,24 @@ from cassi.files.atomic import DISK_FULL, file_sha256, write_text
 from cassi.files.frames import find_files, frame_name, natural
 from cassi.files.reading import read_measurement
 from cassi.kernels.dispatch import pick_device
-from cassi.optics.mask_match import check_masks
 from cassi.priors.learned import LearnedPrior
-from cassi.running.evidence import of_cube, of_measurement
-from cassi.running.front_door import reconstruct
+from cassi.running.pipeline import Listener, reconstruct_measurement
 from cassi.running.progress import StepBar
-from cassi.running.request import Request
+from cassi.running.reconstruct import reconstruct
 from cassi.running.result import Reconstruction, write_result
-from cassi.solvers.loop import Record
+from cassi.running.scene import load
+from cassi.settings import PathLike, Settings
+from cassi.solvers.loop import Monitor, Record
 from cassi.version import PROGRAM
 
 if TYPE_CHECKING:
     from cassi.optics.measurement import Measurement
 
-PathLike = str | os.PathLike[str]
 CUBES_AT_ONCE = 24  # working memory of a reconstruction, in cubes, generously
 GROUPS_ON_DEVICE = 1 << 29  # bytes that `cassi.priors.nonlocal_lowrank` works in besides, on a GPU, at most
-UNKNOWN = float("nan")
-KNOWN = {  # of a finished frame
-    "fingerprint": "", "residual": UNKNOWN, "seconds": UNKNOWN, "verdict": "", "ok": True, "against": "",
+UNRECORD = float("nan")
+RECORD = {  # of a finished frame
+    "fingerprint": "", "residual": UNRECORD, "seconds": UNRECORD, "verdict": "", "ok": True, "against": "",
 }  # fmt: skip
 
 
@@ -112,6 +112,16 @@ def find_frames(
     return list(frames.values())
 
 
+@dataclass(frozen=True)
+class SolveWith:
+    """Reconstructs a measurement with settings; what `cassi.reconstruct` warns of is among the notes of the result."""
+
+    settings: Settings
+
+    def __call__(self, m: Measurement, monitor: Monitor | None = None) -> Reconstruction:
+        return reconstruct_measurement(load(m, None, self.settings), self.settings, Listener(monitor=monitor))
+
+
 def reconstruct_many(
     frames: Sequence[Frame],
     output: PathLike,
@@ -152,14 +162,17 @@ def reconstruct_many(
     if batch is not None and batch < 1:
         raise InputError(f"batch must be at least 1, got {batch}")
     start = time.perf_counter()
+    if isinstance(solve, partial) and solve.func is reconstruct and not solve.args:
+        solve = SolveWith(Settings(**solve.keywords))
+    elif solve is reconstruct:
+        solve = SolveWith(Settings())
     frames = [
         replace(frame, path=os.path.abspath(frame.path), others=tuple(map(os.path.abspath, frame.others)))
         for frame in frames
     ]
     root = Path(os.path.abspath(output))
-    common = {"version": PROGRAM, "read": _described(read), "solve": _described(solve)}
     with locked(root):
-        finished, todo = _plan(root, frames, common, overwrite)
+        finished, todo = _plan(root, frames, fingerprints(read, solve), overwrite)
         failed: dict[str, str] = {}
         if todo:
             for left in root.glob(".*.part"):  # of a run that was killed
@@ -201,7 +214,7 @@ class Job:
 
 
 def _plan(
-    root: Path, frames: Sequence[Frame], common: Mapping[str, Any], overwrite: bool
+    root: Path, frames: Sequence[Frame], fingerprint_of: Callable[[Frame], str], overwrite: bool
 ) -> tuple[dict[str, dict[str, Any]], list[Job]]:
     """Sort the frames into finished ones (with what is known of them) and those to compute."""
     finished: dict[str, dict[str, Any]] = {}
@@ -209,11 +222,11 @@ def _plan(
     changed: list[str] = []
     for frame in frames:
         cube = root / f"{frame.name}_cube.h5"
-        known, fingerprint = _what_is_known(cube), _fingerprint(common, frame)
-        if known is not None and known["fingerprint"] == fingerprint:
-            finished[frame.name] = known
+        record, fingerprint = read_record(cube), fingerprint_of(frame)
+        if record is not None and record["fingerprint"] == fingerprint:
+            finished[frame.name] = record
             continue
-        if known is not None:
+        if record is not None:
             changed.append(frame.name)
         todo.append(Job(frame, cube, fingerprint))
     if changed and not overwrite:
@@ -225,14 +238,22 @@ def _plan(
     return finished, todo
 
 
-def _fingerprint(common: Mapping[str, Any], frame: Frame) -> str:
-    """SHA-256 over everything a frame's cube depends on; a file that cannot be read counts as its name."""
-    try:
-        content = " ".join(file_sha256(path) for path in frame.paths)
-    except OSError:
-        content = " ".join(frame.paths)
-    made_from = json.dumps([common, content, frame.index], sort_keys=True)
-    return hashlib.sha256(made_from.encode()).hexdigest()
+def fingerprints(read: object, solve: object, *others: object) -> Callable[[Frame], str]:
+    """SHA-256 over everything a frame's cube depends on: program, file, how it is read and solved, and `others`.
+
+    A file that cannot be read counts as its name.
+    """
+    common = {"version": PROGRAM, "read": _described(read), "solve": _described(solve), "others": _content(others)}
+
+    def fingerprint_of(frame: Frame) -> str:
+        try:
+            content = " ".join(file_sha256(path) for path in frame.paths)
+        except OSError:
+            content = " ".join(frame.paths)
+        made_from = json.dumps([common, content, frame.index], sort_keys=True)
+        return hashlib.sha256(made_from.encode()).hexdigest()
+
+    return fingerprint_of
 
 
 def _described(function: object) -> dict[str, Any]:
@@ -243,10 +264,11 @@ def _described(function: object) -> dict[str, Any]:
     inner, keywords = (function.func, function.keywords) if isinstance(function, partial) else (function, {})
     if dataclasses.is_dataclass(inner):
         keywords = {field.name: getattr(inner, field.name) for field in dataclasses.fields(inner)}
-    if inner is reconstruct or "device" in keywords:
-        keywords = {**keywords, "device": _device(keywords.get("device", "auto"))}
-    if isinstance(keywords.get("request"), Request):
-        keywords["request"] = replace(keywords["request"], device=_device(keywords["request"].device))
+    if "device" in keywords:
+        keywords = {**keywords, "device": _device(keywords["device"])}
+    if isinstance(keywords.get("settings"), Settings):
+        settings: Settings = keywords["settings"]
+        keywords["settings"] = replace(settings, device=_device(settings.device))
     name = getattr(inner, "__qualname__", type(inner).__qualname__)
     return {"function": f"{inner.__module__}.{name}", **_content(keywords)}
 
@@ -274,17 +296,17 @@ def _content(value: object) -> Any:
     return value if isinstance(value, str | int | float | bool) else str(value)
 
 
-def _what_is_known(cube: Path) -> dict[str, Any] | None:
-    """What the file of a cube says of itself, None if there is none; a foreign file has an empty fingerprint."""
+def read_record(cube: Path) -> dict[str, Any] | None:
+    """The `RECORD` in the file of a cube, None if there is none; a foreign file has an empty fingerprint."""
     import h5py
 
     if not cube.exists():
         return None
     try:
         with h5py.File(cube) as file:
-            stated = {name: file.attrs.get(name, usual) for name, usual in KNOWN.items()}
+            stated = {name: file.attrs.get(name, usual) for name, usual in RECORD.items()}
     except OSError:
-        return KNOWN
+        return RECORD
     return {name: value.item() if isinstance(value, np.generic) else value for name, value in stated.items()}
 
 
@@ -295,26 +317,23 @@ def locked(root: Path) -> Iterator[Path]:
     Raises:
         OutputError: it cannot be made or written to, or another run holds it.
     """
+    lock = FileLock(root / ".lock")
     try:
         root.mkdir(parents=True, exist_ok=True)
-        lock = (root / ".lock").open("a")
+        lock.acquire(blocking=False)
+    except Timeout as error:
+        text = f"{root}: another run is writing there; wait for it or choose another output"
+        raise OutputError(text, kind="locked") from error
     except OSError as error:
         raise OutputError(f"{root}: cannot be written: {one_line(error)}") from error
-    with lock:
-        try:
-            import fcntl
-
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:
-            pass  # no such locks on this system
-        except OSError as error:
-            raise OutputError(f"{root}: another run is writing there; wait for it or choose another output") from error
-        try:
-            yield root
-        except OSError as error:  # what goes wrong with a snapshot's own files is told of that snapshot
-            full = error.errno in DISK_FULL
-            cure = "the disk is full; free some space and start again" if full else one_line(error)
-            raise OutputError(f"{root}: cannot be written: {cure}") from error
+    try:
+        yield root
+    except OSError as error:  # errors of a snapshot's own files are recorded for that snapshot
+        full = error.errno in DISK_FULL
+        cure = "the disk is full; free some space and start again" if full else one_line(error)
+        raise OutputError(f"{root}: cannot be written: {cure}") from error
+    finally:
+        lock.release()
 
 
 # The work
@@ -322,8 +341,7 @@ def locked(root: Path) -> Iterator[Path]:
 
 def _at_once(read: Callable[..., Measurement], solve: object, frames: Sequence[Frame]) -> int:
     """How many frames of the first one's size to compute: one a core (four on a GPU), as memory allows; at least 1."""
-    stated = solve.keywords if isinstance(solve, partial) else vars(getattr(solve, "request", None) or object)
-    device = pick_device(stated.get("device", "auto"))
+    device = pick_device(getattr(solve, "settings", Settings()).device)
     values, free, most = 1, 0, 4
     for frame in frames:
         with suppress(Exception):  # its worker will say what is wrong with it
@@ -372,23 +390,20 @@ def _solve_and_write(
     """One frame, on a worker: the cube goes to the disk, only a few values go back."""
     m = _read(read, job.frame)
 
-    def ending(record: Record, cube: Tensor) -> bool:
+    def is_over(record: Record, cube: Tensor) -> bool:
         return over()
 
-    check = check_masks(m)
-    result = solve(replace(m, check=check), monitor=ending)
-    check = result.check or check  # of a window of frames, that of its own
-    against = (*of_measurement(m), *of_cube(result))
-    m = replace(m, notes=(*m.notes, check.verdict, *against))
+    result = solve(m, monitor=is_over)
     if over():
         raise CancelledError("the run was interrupted")
+    check = result.check
     known = {
         "fingerprint": job.fingerprint,
         "residual": result.residual,
         "seconds": result.seconds,
-        "verdict": check.verdict,
-        "ok": check.matches,
-        "against": "; ".join(against),
+        "verdict": "" if check is None else check.verdict,
+        "ok": check is None or check.matches,
+        "against": "; ".join(result.concerns),
     }
-    write_result(job.cube, m, result, attributes={**attributes, **known}, overwrite=True)
+    write_result(job.cube, result, attributes={**attributes, **known}, overwrite=True)
     return known

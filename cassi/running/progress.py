@@ -10,12 +10,13 @@ from itertools import accumulate
 
 from tqdm.auto import tqdm
 
-from cassi.choice.asked_for import Progress
 from cassi.errors import writable_streams
+from cassi.settings import Progress, Settings
 
 CAMERA, TRIALS, FINAL, ERRORS, SIDE, TILES = (
     "find the camera", "trials", "final run", "error bars", "side picture", "tiles",
 )  # fmt: skip
+WHITE = "white reference, "  # before the steps of its reconstruction
 # Shares of the time that steps usually take, measured on frames of 256 x 256 pixels and 28 bands.
 USUAL = {CAMERA: 0.05, TRIALS: 0.05, FINAL: 0.5, ERRORS: 0.35, SIDE: 1.5}
 DRAWN = 0.1  # [s] before the bar is drawn
@@ -23,25 +24,26 @@ WORTH_A_LINE = 0.05  # share of the time from which on a step is a line in a log
 BAR = "{desc} |{bar}| {percentage:2.0f}%, {elapsed} so far, about {remaining} left"
 
 
-def usual_steps(
-    *, solver: str, find: bool, uncertainty: bool = False, side: bool = False, frames: int = 1, of: str = ""
-) -> dict[str, float]:
+def usual_steps(settings: Settings, frames: int = 1, *, search: bool | None = None) -> dict[str, float]:
     """The steps of a reconstruction by name, and the share of the time that each usually takes.
 
     Args:
-        solver, uncertainty, side: what is asked for; `find`: the camera is looked for.
+        settings: of the run.
         frames: snapshots, one after the other.
-        of: what is reconstructed, where that has to be told.
+        search: whether the camera is searched for; None: as the settings say.
     """
-    wanted = {TRIALS: solver == "auto", FINAL: True, ERRORS: uncertainty, SIDE: side}
+    wanted = {TRIALS: settings.solver == "auto", FINAL: True, ERRORS: settings.uncertainty, SIDE: settings.side}
     each = [name for name, so in wanted.items() if so]
-    steps = {f"{of}{CAMERA}": USUAL[CAMERA]} if find else {}
-    return steps | {f"{of}{one_of(k, frames)}{name}": USUAL[name] for k in range(frames) for name in each}
+    steps = {CAMERA: USUAL[CAMERA]} if (settings.searches if search is None else search) else {}
+    steps |= {f"{one_of(k, frames)}{name}": USUAL[name] for k in range(frames) for name in each}
+    if settings.white is not None:
+        steps |= {WHITE + name: USUAL[name] for name in each if name in (TRIALS, FINAL)}
+    return steps
 
 
-def tiled_steps(*, find: bool = False) -> dict[str, float]:
+def tiled_steps(settings: Settings) -> dict[str, float]:
     """The same of a frame that is reconstructed in tiles."""
-    return {name: USUAL[name] for name in ((CAMERA, TRIALS) if find else (TRIALS,))} | {TILES: 2.0}
+    return {name: USUAL[name] for name in ((CAMERA, TRIALS) if settings.searches else (TRIALS,))} | {TILES: 2.0}
 
 
 def one_of(k: int, frames: int) -> str:

@@ -11,8 +11,10 @@ import numpy as np
 from torch import Tensor
 
 from cassi.calibration.found_camera import FoundCamera
+from cassi.choice.doubts import CONCERN
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
+from cassi.errors import Note
 from cassi.files import write_cube
 from cassi.optics.measurement import MaskCheck, Measurement
 from cassi.solvers.loop import ENDED, Record
@@ -22,45 +24,36 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True, eq=False)
-class Reconstruction:
-    """A spectral cube and how it came about.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Finished:
+    """How a cube came about, wherever the cube is kept.
 
     Attributes:
-        cube: (C, H, W), or (N, C, H, W) for a stack of snapshots, float32, in the unit of the measurement per unit of
-            mask transmission; on the device it was computed on.
         wavelengths: (C,) float64 [nm], or None where unknown.
         history: one Record an iteration; for a stack the frames' records one after the other, each from iteration 1.
         status: "converged", "max_iters" or "stopped"; for a stack the least finished of its frames'.
         residual: |y - Phi x| / |y| over the good detector pixels, y less its black level.
-        residual_image: y - Phi x like the measurement, in its unit; 0 at bad pixels.
         seconds: wall time of the computation.
         outcomes: what was chosen for each snapshot, and on what evidence.
         parameters: every argument of the call, as given or by default; plain values.
         unit: of the cube, in words.
-        uncertainty: like `cube`, in its unit, where it was asked for, else None: a standard deviation.
-        visibility: with it, (C, H, W): how much of each voxel the snapshot alone determines, 0 to 1
-            (`Camera.visibility`); the rest comes from the prior. None for cameras with blur.
-        camera: as it was found from the snapshot, or left; None where it was not looked for.
+        camera: as it was found from the snapshot, or left; None where it was not searched for.
         imprint: how much of the mask's pattern is left in the (first) cube, 0 none (`cassi.optics.imprint`); None where
             the camera has no mask or the frame is small.
-        measurement: what it was made of, for its file and its figures; None where a camera took the mask's place.
+        measurement: what it was made of, with all that was inferred and doubted among its notes; None where a camera
+            took the mask's place.
         check: whether snapshot and mask belong together, `verdict` in words (`cassi.optics.mask_match`); None where the
             camera has no mask.
     """
 
-    cube: Tensor
     wavelengths: np.ndarray | None
     history: tuple[Record, ...]
     status: str
     residual: float
-    residual_image: Tensor
     seconds: float
     outcomes: tuple[Outcome, ...]
     parameters: Mapping[str, Any] = field(default_factory=dict)
     unit: str = ""
-    uncertainty: Tensor | None = None
-    visibility: Tensor | None = None
     camera: FoundCamera | None = None
     imprint: float | None = None
     measurement: Measurement | None = None
@@ -68,30 +61,87 @@ class Reconstruction:
 
     @property
     def choice(self) -> dict[str, Any]:
-        """What was chosen, and on what evidence; plain values, one entry a decision; for a stack under "frames"."""
-        each = [outcome.as_dict() for outcome in self.outcomes]
-        return each[0] if self.cube.ndim == 3 else {"frames": each}
+        """What was chosen, and on what evidence; plain values, one entry a decision."""
+        return self.outcomes[0].as_dict()
 
     @property
     def plan(self) -> Plan | None:
         """The plan of the (first) snapshot, for `reconstruct(plan=...)` of others like it; None from other solvers."""
         return self.outcomes[0].plan
 
+    @property
+    def concerns(self) -> tuple[str, ...]:
+        """What speaks against the measurement and the result, a sentence each."""
+        notes = () if self.measurement is None else self.measurement.notes
+        return tuple(note for note in notes if Note(note).kind == CONCERN)
+
     def explain(self, *, verbose: bool = False) -> str:
         """The choice in a few sentences, for a stack that of its first snapshot; with `verbose` all the evidence."""
         scale = 1.0 if self.measurement is None else self.measurement.scale
         return self.outcomes[0].explain(verbose=verbose, scale=scale)
 
+    def attributes(self) -> dict[str, object]:
+        """What the file of a result says of it, by name; None where nothing is known."""
+        m, camera, check = self.measurement, self.camera, self.check
+        origin = {} if m is None else {
+            "input_name": m.source,
+            "input_sha256": m.sha256,
+            "scale": m.scale,
+            "notes": list(m.notes),
+            "shifts": [float(d) for d in m.shifts],
+        }  # fmt: skip
+        return {
+            "version": PROGRAM,
+            **origin,
+            "camera": None if camera is None else camera.as_dict(),
+            "verdict": None if check is None else check.verdict,
+            "ok": None if check is None else check.matches,
+            "unit": self.unit,
+            "status": self.status,
+            "residual": self.residual,
+            "seconds": self.seconds,
+            "choice": self.choice,
+            "parameters": dict(self.parameters),
+            "imprint": self.imprint,
+        }
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Reconstruction(Finished):
+    """A spectral cube and how it came about.
+
+    Attributes:
+        cube: (C, H, W), or (N, C, H, W) for a stack of snapshots, float32, in the unit of the measurement per unit of
+            mask transmission; on the device it was computed on.
+        residual_image: y - Phi x like the measurement, in its unit; 0 at bad pixels.
+        uncertainty: like `cube`, in its unit, where it was asked for, else None: a standard deviation.
+        visibility: with it, (C, H, W): how much of each voxel the snapshot alone determines, 0 to 1
+            (`Camera.visibility`); the rest comes from the prior. None for cameras with blur.
+        wavelengths, history ... check: as of `Finished`.
+    """
+
+    cube: Tensor
+    residual_image: Tensor
+    uncertainty: Tensor | None = None
+    visibility: Tensor | None = None
+
+    @property
+    def choice(self) -> dict[str, Any]:
+        """What was chosen, and on what evidence; plain values, one entry a decision; for a stack under "frames"."""
+        each = [outcome.as_dict() for outcome in self.outcomes]
+        return each[0] if self.cube.ndim == 3 else {"frames": each}
+
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the cube with its measurement, history and provenance to .h5, .mat or .tif; see `write_result`."""
-        write_result(path, self.measurement, self, overwrite=overwrite)
+        write_result(path, self, overwrite=overwrite)
 
-    def contents(self, measurement: Measurement | None) -> dict[str, Any]:
-        """What the file of a result holds, as `cassi.files.write_cube` takes it; `measurement`: what it was made of."""
+    def contents(self) -> dict[str, Any]:
+        """What the file of a result holds, as `cassi.files.write_cube` takes it."""
+        m = self.measurement
         datasets = {
-            "measurement": None if measurement is None else measurement.y,
+            "measurement": None if m is None else m.y,
             "residual": _array(self.residual_image),
-            "truth": None if measurement is None else measurement.cube,
+            "truth": None if m is None else m.cube,
             "uncertainty": _array(self.uncertainty),
             "visibility": _array(self.visibility),
             "camera_mask": None if self.camera is None or not self.camera.accepted else self.camera.mask,
@@ -101,16 +151,7 @@ class Reconstruction:
             "wavelengths": self.wavelengths,
             "history": self.history,
             "datasets": {name: values for name, values in datasets.items() if values is not None},
-            "attributes": {
-                **provenance(measurement, self.camera, self.check),
-                "unit": self.unit,
-                "status": self.status,
-                "residual": self.residual,
-                "seconds": self.seconds,
-                "choice": self.choice,
-                "parameters": dict(self.parameters),
-                "imprint": self.imprint,
-            },
+            "attributes": self.attributes(),
         }
 
     def plot(self, *, frame: int = 0) -> Figure:
@@ -118,7 +159,7 @@ class Reconstruction:
         from cassi.looking.figures import summary
         from cassi.looking.report_data import report_of
 
-        return summary(report_of(self, self.measurement, frame=frame))
+        return summary(report_of(self, frame=frame))
 
     def __repr__(self) -> str:
         """One line: size, solver, how it ended."""
@@ -135,12 +176,11 @@ class Reconstruction:
         from cassi.looking.overview import inline_html
         from cassi.looking.report_data import report_of
 
-        return inline_html(report_of(self, self.measurement))
+        return inline_html(report_of(self))
 
 
 def write_result(
     path: str | os.PathLike[str],
-    measurement: Measurement | None,
     result: Reconstruction,
     *,
     attributes: Mapping[str, object] | None = None,
@@ -151,27 +191,9 @@ def write_result(
     Beside `/cube`, `/wavelengths` and `/history`: `/measurement`, `/residual` (y - Phi x), and where they are known
     `/truth`, `/uncertainty` and `/visibility`; `attributes` are further provenance by name.
     """
-    contents = result.contents(measurement)
+    contents = result.contents()
     contents["attributes"] |= attributes or {}
     write_cube(path, **contents, overwrite=overwrite)
-
-
-def provenance(m: Measurement | None, camera: FoundCamera | None, check: MaskCheck | None) -> dict[str, object]:
-    """What a result's file says of what it was made of, by name; None where nothing is known."""
-    origin = {} if m is None else {
-        "input_name": m.source,
-        "input_sha256": m.sha256,
-        "scale": m.scale,
-        "notes": list(m.notes),
-        "shifts": [float(d) for d in m.shifts],
-    }  # fmt: skip
-    return {
-        "version": PROGRAM,
-        **origin,
-        "camera": None if camera is None else camera.as_dict(),
-        "verdict": None if check is None else check.verdict,
-        "ok": None if check is None else check.matches,
-    }
 
 
 def _array(tensor: Tensor | None) -> np.ndarray | None:

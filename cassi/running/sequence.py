@@ -20,15 +20,23 @@ import torch
 from cassi.calibration.found_camera import FoundCamera
 from cassi.choice.neighbors import Alone, alone, common_plan, together
 from cassi.choice.outcome import Outcome
-from cassi.choice.plan import Plan, Run
+from cassi.choice.plan import Plan
+from cassi.choice.stages import Watch
 from cassi.errors import InputError
-from cassi.optics.mask_match import compared
 from cassi.optics.measurement import Measurement, any_bad
-from cassi.running.front_door import as_in, assembled, reconstructed
 from cassi.running.many import Frame
-from cassi.running.preparing import as_found, prepare
-from cassi.running.request import Request
+from cassi.running.pipeline import (
+    Listener,
+    assemble,
+    check,
+    explain,
+    reconstruct_measurement,
+    search_camera,
+    with_scene_facts,
+)  # fmt: skip
 from cassi.running.result import Reconstruction
+from cassi.running.scene import load, open_files, prepare
+from cassi.settings import SEQUENCE, Settings
 from cassi.solvers.loop import Monitor
 
 REACH = 2  # frames before and after that take part
@@ -92,71 +100,70 @@ class InSequence:
 
     Attributes:
         plan: common to all frames, see `sequence_plan`.
-        request: of which prior, quality and weights are those of frames that stay alone.
+        settings: of frames that stay alone; prior, camera and seed are those of all.
     """
 
     plan: Plan
-    request: Request
+    settings: Settings
 
     def __post_init__(self) -> None:
-        known: dict[str, Future[Alone]] = {}  # of the frames looked at last; no part of the value
-        object.__setattr__(self, "_known", known)
+        self.settings.check_together(SEQUENCE, True)
+        recent: dict[str, Future[Alone]] = {}  # of the frames looked at last; no part of the value
+        object.__setattr__(self, "_recent", recent)
 
     def __call__(self, m: Measurement, monitor: Monitor | None = None) -> Reconstruction:
         """The cube of the first snapshot of a stack; the others are those beside it."""
         start = time.perf_counter()
-        own = replace(m, y=m.y[0], check=None)
-        check = compared(own)
-        camera, seed = self.request.camera, self.request.seed
-        own, fit = replace(own, check=check), camera if isinstance(camera, FoundCamera) else None
-        check = check if fit is None else as_found(check, fit.in_place(own))
-        in_place = replace(m if fit is None else fit.in_place(m), check=check)
-        scene = prepare(in_place, self.request)
+        settings, listener = self.settings, Listener(monitor=monitor)
+        window = load(m, None, settings)
+        own = check(replace(window, y=window.y[0], check=None), settings, listener)
+        scene = prepare(replace(window, check=own.check), search_camera(own, settings, listener), settings)
         frames = [self._alone(scene.A, y) for y in scene.frames]
-        joined = together(frames[0], frames[1:], self.plan, Run(seed, monitor=monitor))
+        joined = together(frames[0], frames[1:], self.plan, Watch(monitor))
         if joined is None:
-            result = reconstructed(own, None, self.request, monitor=monitor)
+            result = reconstruct_measurement(replace(window, y=window.y[0], check=own.check), settings, listener)
             alone_too = {"together": 0, "common_plan": self.plan.as_dict()["basis"]}
             return replace(result, parameters={**result.parameters, **alone_too})
         before, after = joined.errors
-        settings = {"together": joined.neighbors, "error_alone": before, "error_together": after}
-        outcome = Outcome(joined.result, "subspace-tv", settings, joined.plan, begun=joined.begun)
-        first = replace(scene, y=scene.frames[0], black_levels=scene.black_levels[:1], measurement=m, fit=fit)
-        parameters = self.request.as_dict() | settings
-        return assembled(first, [as_in(scene, outcome, scene.black_levels[0])], parameters, start)
+        used = {"together": joined.neighbors, "error_alone": before, "error_together": after}
+        outcome = Outcome(joined.result, "subspace-tv", used, joined.plan, begun=joined.begun)
+        first = replace(
+            scene,
+            y=scene.frames[0],
+            black_levels=scene.black_levels[:1],
+            measurement=replace(window, check=None, notes=own.notes),
+        )
+        result = assemble(first, [with_scene_facts(outcome, first)], settings, start)
+        return explain(replace(result, parameters={**result.parameters, **used}), listener)
 
     def _alone(self, A: Any, y: torch.Tensor) -> Alone:
         """A frame by itself, kept until its neighbors are done. Of workers that want the same, the first makes it."""
-        known: dict[str, Future[Alone]] = self._known  # type: ignore[attr-defined]
+        recent: dict[str, Future[Alone]] = self._recent  # type: ignore[attr-defined]
         mine: Future[Alone] = Future()
         key = hashlib.sha256(y.cpu().numpy().tobytes()).hexdigest()
-        found = known.setdefault(key, mine)
+        found = recent.setdefault(key, mine)
         if found is mine:
-            for old in list(known)[: -3 * REACH]:
-                known.pop(old, None)
+            for old in list(recent)[: -3 * REACH]:
+                recent.pop(old, None)
             try:
-                mine.set_result(alone(A, y, self.plan, seed=self.request.seed))
+                mine.set_result(alone(A, y, self.plan, seed=self.settings.seed))
             except BaseException as error:
-                known.pop(key, None)
+                recent.pop(key, None)
                 mine.set_exception(error)
         return found.result()
 
 
-def sequence_plan(measurements: Sequence[Measurement], request: Request = Request()) -> Plan:  # noqa: B008  frozen
+def sequence_plan(measurements: Sequence[Measurement], settings: Settings = Settings()) -> Plan:
     """Noise and spectral basis for a whole sequence, from some of its frames.
 
     Args:
         measurements: two frames or more, spread over the sequence, of one camera.
-        request: as for `cassi.reconstruct`.
+        settings: as for `cassi.reconstruct`.
     """
     if len(measurements) < 2:
         raise InputError(f"a sequence has two frames at least, got {len(measurements)}; leave it a single snapshot")
-    scene = prepare(_stacked(measurements), request)
+    stack, found = _stacked(measurements), settings.camera if isinstance(settings.camera, FoundCamera) else None
+    scene = prepare(stack, found, open_files(settings))
     return common_plan(
-        scene.A,
-        scene.frames,
-        wavelengths=scene.wavelengths,
-        noise=scene.noise,
-        method=request.method,
-        seed=request.seed,
+        scene.A, scene.frames, wavelengths=scene.wavelengths, noise=scene.noise, settings=open_files(settings)
     )

@@ -1,50 +1,45 @@
-"""A frame larger than memory: prepared and planned as any other, solved tile by tile into a file."""
+"""A frame larger than memory: checked, prepared and planned as any other, solved tile by tile into a file."""
 
 from __future__ import annotations
 
 import math
-import os
 import time
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.calibration.found_camera import FoundCamera
-from cassi.choice.asked_for import Progress
 from cassi.choice.automatic import choose_plan
 from cassi.choice.chain import repeated
-from cassi.choice.doubts import of_result
 from cassi.choice.noise import CameraNoise
 from cassi.choice.outcome import Outcome
-from cassi.choice.plan import Method, Plan, Run
 from cassi.choice.stages import Watch
 from cassi.errors import InputError
 from cassi.files.cube_store import CubeStore, cube_store
+from cassi.keywords import Keywords
 from cassi.optics.cropping import Block, crop, croppable
 from cassi.optics.detector import brightness
-from cassi.optics.measurement import MaskCheck, Measurement
-from cassi.priors.learned import LearnedPrior
-from cassi.running.evidence import of_scene
-from cassi.running.front_door import as_in, method_for, prepare_found
-from cassi.running.preparing import load
+from cassi.optics.measurement import Measurement
+from cassi.running.pipeline import Listener, check, explain, prepare_scene, settings_at, with_scene_facts
 from cassi.running.progress import TILES, shown, tiled_steps
-from cassi.running.request import Array, Request
-from cassi.running.result import provenance
+from cassi.running.reconstruct import warn_caller
+from cassi.running.result import Finished
+from cassi.running.scene import load, open_files
 from cassi.running.tiling import REACH, Solve, solve_tiled
+from cassi.settings import TILE, PathLike, Progress, Settings
 from cassi.solvers.loop import Record, Result
 
 STRIP = 64  # rows of the residual image computed at a time
 
 
-@dataclass(frozen=True, eq=False)
-class TiledResult:
-    """What is known of a cube (C, H, W) that lies in a file; names as of `cassi.Reconstruction`.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TiledResult(Finished):
+    """What is known of a cube (C, H, W) that lies in a file.
 
     `history` has one Record a tile, its residual over the detector pixels it was solved from; `outcomes` holds what was
     chosen, once for all tiles, in one `Outcome` without a cube.
@@ -52,33 +47,18 @@ class TiledResult:
 
     path: Path
     shape: tuple[int, int, int]
-    history: tuple[Record, ...]
-    residual: float
-    seconds: float
-    outcomes: tuple[Outcome, ...] = ()
-    camera: FoundCamera | None = None
-    check: MaskCheck | None = None
 
 
 def reconstruct_tiled(
     measurement: Measurement,
-    output: str | os.PathLike[str],
+    output: PathLike,
     *,
     tile: int = 512,
     reach: int = REACH,
-    num_iters: int | None = None,
-    quality: str = "default",
-    prior: str = "auto",
-    weights: str | os.PathLike[str] | LearnedPrior | None = None,
-    psf: float | Array | None = None,
-    black_level: float | None = None,
-    plan: Plan | None = None,
-    camera: str | FoundCamera = "find",
-    device: str | torch.device = "auto",
-    seed: int = 0,
     attributes: Mapping[str, object] | None = None,
     overwrite: bool = False,
     progress: bool | Progress = False,
+    **settings: Unpack[Keywords],
 ) -> TiledResult:
     """Reconstruct a frame larger than memory by the default solver: in tiles, written to an HDF5 file one by one.
 
@@ -93,67 +73,94 @@ def reconstruct_tiled(
         reach: how far a prior carries information [pixel].
         attributes: further provenance by name.
         overwrite: replace an existing file.
-        num_iters, quality ... progress: as for `cassi.reconstruct`, which also says what is warned of.
+        progress, settings: as for `cassi.reconstruct`, which also says what is warned of.
 
     Raises:
-        InputError: a stack of snapshots, or tile or reach too small.
+        InputError: a stack of snapshots, settings that tiles lack, or tile or reach too small.
         OutputError: the file cannot be written; nothing is left behind.
     """
-    start = time.perf_counter()
-    if measurement.y.ndim != (2 if measurement.shots is None else 3):
+    wanted = Settings(**settings)
+    m = load(measurement, None, wanted)
+    with shown(progress, tiled_steps(wanted)) as report:
+        listener = Listener(report, warn=warn_caller)
+        return tile_measurement(
+            m, output, wanted, listener, tile=tile, reach=reach, attributes=attributes, overwrite=overwrite
+        )
+
+
+def tile_measurement(
+    m: Measurement,
+    output: PathLike,
+    settings: Settings,
+    listener: Listener,
+    *,
+    tile: int,
+    reach: int = REACH,
+    attributes: Mapping[str, object] | None = None,
+    overwrite: bool = False,
+) -> TiledResult:
+    """The same of a measurement that is read."""
+    start, opened = time.perf_counter(), open_files(settings)
+    settings.check_together(TILE, tile)
+    if m.y.ndim != (2 if m.shots is None else 3):
         raise InputError(
-            f"tiles are for single scenes (H, W') or (K, H, W'), got {measurement.y.shape}; give one frame at a time"
+            f"tiles are for single scenes (H, W') or (K, H, W'), got {m.y.shape}; give one frame at a time"
         )
     if tile < max(1, reach) or reach < 0:
         raise InputError(
             f"tiles of {tile} px with {reach} px around them are all border; take {max(1, reach)} px or more, the more "
             "the faster"
         )
-    request = Request(
-        num_iters=num_iters, quality=quality, prior=prior, weights=weights, psf=psf,
-        black_level=black_level, plan=plan, camera=camera, device=device, seed=seed,
-    )  # fmt: skip
-    m = load(measurement, None, request)
-    with shown(progress, tiled_steps(find=request.finds)) as told:
-        scene = prepare_found(m, request, told)
-        for text in () if m.check else of_scene(scene):
-            warnings.warn(text, stacklevel=2)
-        A, level = scene.A, brightness(scene.A, scene.y)
-        if not croppable(A):
-            raise InputError(f"a {type(A).__name__} cannot be cut into tiles; reconstruct the frame whole")
-        y, method = scene.y / level, method_for(request, level)
-        with cube_store(output, overwrite=overwrite) as store:
-            store.make("cube", A.cube_shape, axes="CHW")
-            if scene.wavelengths is not None:
-                store.put("wavelengths", scene.wavelengths)
-            run = Run(seed, progress=told)
-            noise = scene.noise.scaled(1 / level)
-            one, found = tile_solver(A, y, wavelengths=scene.wavelengths, noise=noise, method=method, run=run)
-            chosen = as_in(scene, found.scaled(level), scene.black_levels[0])
-            choice = chosen.as_dict() | {"tile": tile, "reach": reach}
+    m = check(m, settings, listener)
+    scene = prepare_scene(m, opened, listener)
+    A, level = scene.A, brightness(scene.A, scene.y)
+    if not croppable(A):
+        raise InputError(f"a {type(A).__name__} cannot be cut into tiles; reconstruct the frame whole")
+    if scene.found is not None and any(scene.found.remainders):
+        raise InputError("aligned bands that lie between pixels are moved in a whole cube only; reconstruct it whole")
+    y, noise = scene.y / level, scene.noise.scaled(1 / level)
+    with torch.no_grad(), cube_store(output, overwrite=overwrite) as store:
+        store.make("cube", A.cube_shape, axes="CHW")
+        if scene.wavelengths is not None:
+            store.put("wavelengths", scene.wavelengths)
+        watch = Watch(progress=listener.progress)
+        solve, chosen = tile_solver(
+            A, y, wavelengths=scene.wavelengths, noise=noise, settings=settings_at(opened, level), watch=watch
+        )
 
-            def add(rows: slice, columns: slice, values: Tensor) -> None:
-                store.add("cube", np.s_[:, rows, columns], (values * level).cpu().numpy())
+        def add(rows: slice, columns: slice, values: Tensor) -> None:
+            store.add("cube", np.s_[:, rows, columns], (values * level).cpu().numpy())
 
-            history = solve_tiled(A, y, one, add, tile=tile, reach=reach, told=partial(told, TILES))
-            residual_image, residual = _misfit(A, scene.y, store)
-            seconds = time.perf_counter() - start
-            store.put("measurement", m.y)
-            store.put("residual", residual_image)
-            if scene.fit is not None and scene.fit.accepted:
-                store.put("camera_mask", scene.fit.mask)
-            for name in Record._fields:
-                store.put(f"history/{name}", np.array([getattr(record, name) for record in history]))
-            stated = replace(m, notes=(*m.notes, *of_result(residual)))
-            facts = {"status": "max_iters", "residual": residual, "seconds": seconds, "choice": choice}
-            parameters = request.as_dict() | {"tile": tile, "reach": reach} | scene.parameters
-            store.state(
-                provenance(stated, scene.fit, scene.check)
-                | {"unit": scene.unit, "parameters": parameters}
-                | facts
-                | dict(attributes or {})
-            )
-    return TiledResult(Path(output), A.cube_shape, history, residual, seconds, (chosen,), scene.fit, scene.check)
+        history = solve_tiled(A, y, solve, add, tile=tile, reach=reach, told=partial(listener.progress, TILES))
+        residual_image, residual = _misfit(A, scene.y, store)
+        result = explain(
+            TiledResult(
+                path=Path(output),
+                shape=A.cube_shape,
+                wavelengths=scene.wavelengths,
+                history=history,
+                status="max_iters",
+                residual=residual,
+                seconds=time.perf_counter() - start,
+                outcomes=(with_scene_facts(chosen.scaled(level), scene),),
+                parameters=settings.as_dict() | {"tile": tile, "reach": reach} | scene.parameters,
+                unit=scene.unit,
+                camera=scene.found,
+                measurement=scene.measurement,
+                check=scene.check,
+            ),
+            listener,
+        )
+        store.put("measurement", m.y)
+        store.put("residual", residual_image)
+        if m.cube is not None:
+            store.put("truth", m.cube)
+        if scene.found is not None and scene.found.accepted:
+            store.put("camera_mask", scene.found.mask)
+        for name in Record._fields:
+            store.put(f"history/{name}", np.array([getattr(record, name) for record in history]))
+        store.state(result.attributes() | dict(attributes or {}))
+    return result
 
 
 def tile_solver(
@@ -161,14 +168,14 @@ def tile_solver(
     y: Tensor,
     *,
     wavelengths: np.ndarray | None = None,
-    noise: CameraNoise = CameraNoise(),  # noqa: B008  frozen
-    method: Method = Method(),  # noqa: B008  frozen
-    run: Run = Run(),  # noqa: B008  frozen
+    noise: CameraNoise = CameraNoise(),
+    settings: Settings = Settings(),
+    watch: Watch | None = None,
 ) -> tuple[Solve, Outcome]:
     """A solver for blocks by one plan, that of the whole frame at brightness 1, and what was chosen."""
-    plan, evidence = method.plan, None
+    plan, evidence = settings.plan, None
     if plan is None:
-        plan, evidence = choose_plan(A, y, wavelengths=wavelengths, noise=noise, method=method, run=run)
+        plan, evidence = choose_plan(A, y, wavelengths=wavelengths, noise=noise, settings=settings, watch=watch)
     plan = replace(plan, stages=tuple(stage for stage in plan.stages if stage.in_tiles))
     level = brightness(A, y)
 

@@ -9,7 +9,7 @@ import torch
 from cassi.kernels import cpu
 from cassi.kernels.dispatch import kernels
 from cassi.optics.single_disperser import CASSI
-from cassi.running.front_door import reconstruct
+from cassi.running.reconstruct import reconstruct
 
 BANDS, SIDE = 28, 64  # of the scene
 STEP = -2  # to the left: of equal steps to the right a small snapshot is sent back without a kernel

@@ -11,7 +11,7 @@ from scipy import ndimage
 
 from cassi.errors import InputError
 from cassi.files.spectrum_files import Spectrum, band_means
-from cassi.optics.measurement import REFLECTANCE
+from cassi.optics.measurement import REFLECTANCE, Measurement
 from cassi.running.result import Reconstruction
 
 EVEN = 8.0  # standard deviation within which the light on a white reference is even [pixel]
@@ -19,6 +19,15 @@ MAX_UNEVEN = 0.25  # of a board: lamps and vignetting stay below 0.1, scenes abo
 WEAK = 0.1  # of the brightest band: with less light than that, reflectance is mostly noise
 MAX_REFLECTANCE, SOME = 1.2, 0.001  # the share of values above it that is worth a word
 DARK = 0.02  # of the brightest: where less light falls, nothing is said of the scene
+
+
+def check_white(m: Measurement, white: Measurement) -> None:
+    """Raise InputError for a capture of a white reference that does not serve a measurement."""
+    if white.y.shape != m.y.shape or m.y.ndim != 2:
+        what = f"the white reference must be one snapshot like the scene's, {m.y.shape}, got {white.y.shape}"
+        raise InputError(f"{what}; capture it with the same camera")
+    if not white.y.any():
+        raise InputError("the white reference is black; capture a white board in full light")
 
 
 def reflectance(

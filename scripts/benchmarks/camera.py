@@ -23,7 +23,7 @@ from cassi.optics.multi_shot import MultiShot
 from cassi.optics.other_cameras import double_disperser, video_camera
 from cassi.optics.protocol import Camera
 from cassi.optics.single_disperser import CASSI
-from cassi.running.front_door import reconstruct
+from cassi.running.reconstruct import reconstruct
 from cassi.simulation.camera import random_mask
 from cassi.simulation.optical_bench import Bench, simulate_bench
 from cassi.simulation.scene import procedural_scene

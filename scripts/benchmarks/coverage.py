@@ -13,9 +13,9 @@ from torch import Tensor
 
 from benchmarks.quality import NOISES, READ_NOISE
 from cassi.choice.automatic import reconstruct_auto
-from cassi.choice.plan import Method
 from cassi.optics.detector import detect
 from cassi.optics.single_disperser import CASSI
+from cassi.settings import Settings
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 
@@ -113,7 +113,7 @@ def covered(name: str, noise: str, cube: Tensor, mask: Tensor, full_well: float 
     y = A.forward(cube)
     if full_well is not None:
         y = detect(y, full_well=full_well, read_noise=READ_NOISE, generator=torch.Generator().manual_seed(1)).y
-    found = reconstruct_auto(A, y, method=Method(uncertainty=True))
+    found = reconstruct_auto(A, y, settings=Settings(uncertainty=True))
     if found.uncertainty is None:
         raise RuntimeError("no uncertainty was made")
     error, sigma = ((t.double().numpy()) for t in ((found.result.x - cube).abs(), found.uncertainty))

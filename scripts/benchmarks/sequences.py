@@ -15,14 +15,14 @@ from cassi.looking.metrics import psnr
 from cassi.optics.detector import detect
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
-from cassi.running.front_door import reconstruct
-from cassi.running.request import Request
+from cassi.running.reconstruct import reconstruct
 from cassi.running.sequence import LOOKED_AT, REACH, InSequence, beside, sequence_plan
+from cassi.settings import Settings
 from cassi.simulation.camera import random_mask
 
 FULL_WELL, READ_NOISE = 1e4, 5.0  # electrons
 BANDS = np.linspace(450, 720, 28)
-ON_CPU = Request(camera="as-given", device="cpu")
+ON_CPU = Settings(camera="as-given", device="cpu")
 
 
 def sequences(

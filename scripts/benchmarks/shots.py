@@ -15,7 +15,7 @@ from cassi.looking.metrics import psnr
 from cassi.optics.detector import detect
 from cassi.optics.multi_shot import MultiShot
 from cassi.optics.single_disperser import CASSI
-from cassi.running.front_door import reconstruct
+from cassi.running.reconstruct import reconstruct
 from cassi.simulation.camera import random_mask
 
 COUNTS = (1, 2, 4)

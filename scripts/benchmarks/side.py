@@ -14,7 +14,7 @@ from torch import Tensor
 
 from benchmarks.quality import READ_NOISE, Scene, add_noise
 from cassi.choice.automatic import reconstruct_auto
-from cassi.choice.plan import Run
+from cassi.choice.stages import Watch
 from cassi.files import read_measurement
 from cassi.looking.metrics import psnr, sam
 from cassi.optics.detector import brightness
@@ -22,6 +22,7 @@ from cassi.optics.side_picture import SidePicture
 from cassi.optics.similarity import Similarity
 from cassi.optics.single_disperser import CASSI
 from cassi.running.beside import solve_beside
+from cassi.settings import Settings
 from cassi.simulation.camera import side_photograph
 
 # Constants were set on others: clay, fake_and_real_beers, glass_tiles, jelly_beans, sponges, watercolors.
@@ -100,7 +101,7 @@ def measured(data: Path, name: str, noise: str, full_well: float | None, size: i
     for kind in KINDS:
         picture = photographed(other if kind == "foreign" else cube, kind)
         start = time.perf_counter()
-        found = solve_beside(A, y, alone, picture, WAVELENGTHS, "default", Run())
+        found = solve_beside(A, y, alone, picture, WAVELENGTHS, Settings(), Watch())
         used = found.side is not None and found.side.used
         yield row(kind, found.result.x, used, own + time.perf_counter() - start)
 

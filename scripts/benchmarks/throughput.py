@@ -13,8 +13,8 @@ import torch
 from cassi.files import read_measurement, write_measurement
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
-from cassi.running.front_door import reconstruct
 from cassi.running.many import find_frames, reconstruct_many
+from cassi.running.reconstruct import reconstruct
 from cassi.running.result import write_result
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
@@ -62,7 +62,7 @@ def throughput(
         (root / "single").mkdir()
         for frame in frames:
             m = read_measurement(frame.path)
-            write_result(root / "single" / f"{frame.name}_cube.h5", m, solve(m))
+            write_result(root / "single" / f"{frame.name}_cube.h5", solve(m))
         alone = frames_a_minute(root / "single")
         add("one by one from Python", alone, alone)
         for way, batch in WAYS.items():

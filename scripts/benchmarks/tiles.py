@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.choice.plan import Method
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
 from cassi.running.tiled_file import reconstruct_tiled, tile_solver
 from cassi.running.tiling import REACH, Solve, solve_tiled, tile_grid
+from cassi.settings import Settings
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 
@@ -52,7 +52,7 @@ def tiles(
         "|---|---|---|---|---|",
     ]
     A, y = _frame(size, num_bands, step)
-    solve, count = tile_solver(A, y, method=Method(num_iters=num_iters))[0], len(tile_grid(A, tile))
+    solve, count = tile_solver(A, y, settings=Settings(num_iters=num_iters))[0], len(tile_grid(A, tile))
     start = time.perf_counter()
     whole = solve(A.weighted(None), y)
     middle = time.perf_counter()

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import sys
 import time
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from cases import two_squares
 
 from cassi import CASSI, InputError, gap_tv, reconstruct
 from cassi.choice import automatic
-from cassi.choice.asked_for import SOLVERS
 from cassi.choice.stages import NonLocal, Tv
 from cassi.looking.metrics import psnr
 from cassi.optics.blurred import BlurredCASSI
@@ -22,7 +20,8 @@ from cassi.optics.detector import black_level_of
 from cassi.optics.measurement import Measurement
 from cassi.optics.psf import gaussian_psf
 from cassi.priors.learned import LearnedPrior, Size
-from cassi.running import front_door
+from cassi.running import pipeline
+from cassi.settings import SOLVERS
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 
@@ -197,13 +196,13 @@ ARRAYS = {
     "wavelengths": ({"wavelengths": [450.0, 550.0]}, "wavelengths"),
     "solver": ({"solver": "magic"}, "unknown solver 'magic', expected one of auto"),
     "quality": ({"quality": "superb"}, "unknown quality"),
-    "quality of another": ({"quality": "best", "solver": "gap-tv"}, 'a choice of solver "auto"'),
+    "quality of another": ({"quality": "best", "solver": "gap-tv"}, 'needs solver="auto"'),
     "iterations": ({"num_iters": 0}, "at least 1, got 0"),
-    "weight": ({"tv_weight": -1.0}, "must be positive, got -1"),
-    "weight of auto": ({"tv_weight": 1.0}, "auto takes no TV weight"),
-    "uncertain": ({"uncertainty": True, "solver": "gap-tv"}, 'only solver "auto" estimates'),
-    "weightless": ({"tv_weight": 1.0, "solver": "least-squares"}, "least-squares takes no TV weight"),
-    "budget": ({"budget": 0.0}, "positive number of seconds"),
+    "weight": ({"tv_weight": -1.0}, "must be a positive number, got -1"),
+    "weight of auto": ({"tv_weight": 1.0}, 'tv_weight does not go with solver="auto"'),
+    "uncertain": ({"uncertainty": True, "solver": "gap-tv"}, 'needs solver="auto"'),
+    "weightless": ({"tv_weight": 1.0, "solver": "least-squares"}, 'does not go with solver="least-squares"'),
+    "budget": ({"budget": 0.0}, "budget must be a positive number"),
     "bad shape": ({"bad_pixels": np.zeros((3, 3), bool)}, r"bad_pixels must be bool \(24, 26\)"),
     "bad type": ({"bad_pixels": np.zeros((H, W + 6))}, "bad_pixels must be bool"),
     "all bad": ({"bad_pixels": np.ones((H, W + 6), bool)}, "every detector pixel"),
@@ -213,8 +212,8 @@ ARRAYS = {
     "in meters": ({"wavelengths": [4.5e-7, 5e-7, 5.5e-7, 6e-7]}, "4.5e-07 to 6e-07 nm is not transmitted"),
     "read noise": ({"read_noise": -2.0}, "read noise must be >= 0"),
     "noise of no gain": ({"read_noise": 5.0}, "needs the gain too"),
-    "black level": ({"black_level": math.nan}, "black level must be a finite number"),
-    "bands": ({"num_bands": -1}, "number of bands must be at least 1"),
+    "black level": ({"black_level": math.nan}, "black_level must be a finite number"),
+    "bands": ({"num_bands": -1}, "num_bands must be a whole number, at least 1"),
     "shifts": ({"shifts": (0.0, math.nan)}, "shifts hold NaN"),
     "blur": ({"psf": -1}, "must be a positive standard deviation"),
     "device": ({"device": "toaster"}, "unknown device 'toaster'"),
@@ -251,7 +250,7 @@ def test_a_plan_leaves_nothing_to_choose_and_is_for_its_bands(camera, y):
         {"num_iters": 5}, {"quality": "best"}, {"weights": LearnedPrior(Size())}, {"gain": 1000.0},
         {"gain": 1000.0, "read_noise": 2.0},
     ):  # fmt: skip
-        with pytest.raises(InputError, match=f"got {', '.join(settings)} too; leave one of them out"):
+        with pytest.raises(InputError, match=f"plan does not go with {', '.join(settings)}: .*; leave one of them out"):
             reconstruct(y, camera, plan=plan, **settings)
     other = CASSI.from_step(camera.mask, STEP, C - 1)
     less = other.forward(torch.ones(C - 1, H, W))
@@ -265,7 +264,7 @@ def test_the_lines_of_the_readme_run(monkeypatch, capsys):
     monkeypatch.chdir(root)
     # that the lines run is what is tested
     monkeypatch.setattr(automatic, "stages_of", lambda A, method: (Tv(10), ()))
-    monkeypatch.setattr(front_door, "find_camera", lambda m, **settings: None)
+    monkeypatch.setattr("cassi.calibration.found_camera.find_camera", lambda m, **settings: None)
     monkeypatch.setattr("cassi.choice.neighbors.in_turn", lambda strength, *noise: (NonLocal(strength, 2),))
     for part in ("ALONE", "TOGETHER"):
         monkeypatch.setattr(f"cassi.choice.neighbors.{part}", 5)
@@ -372,10 +371,14 @@ def test_least_squares_with_a_wrong_blur_stays_bounded(dim):
 
 
 def test_the_time_that_finding_the_camera_takes_counts_against_the_budget(monkeypatch):
-    door = sys.modules["cassi.running.front_door"]
-    original, budgets = door.solve, []
-    monkeypatch.setattr(door, "find_camera", lambda m, **settings: time.sleep(0.3))
-    monkeypatch.setattr(door, "solve", lambda *a, run, **k: budgets.append(run.budget) or original(*a, run=run, **k))
+    original, budgets = pipeline.solve, []
+    monkeypatch.setattr("cassi.calibration.found_camera.find_camera", lambda m, **settings: time.sleep(0.3))
+
+    def solve(*a, watch, **k):
+        budgets.append(watch.deadline - time.perf_counter())
+        return original(*a, watch=watch, **k)
+
+    monkeypatch.setattr(pipeline, "solve", solve)
     mask = torch.rand(16, 16, generator=torch.Generator().manual_seed(0))
     y = CASSI.from_step(mask, 2, 4).forward(torch.ones(4, 16, 16))
     for camera in ("find", "as-given"):

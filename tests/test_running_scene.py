@@ -8,8 +8,8 @@ from cassi import CASSI, InputError
 from cassi.kernels import cpu
 from cassi.kernels.dispatch import kernels
 from cassi.optics.measurement import Measurement
-from cassi.running.preparing import load, prepare, prepare_camera
-from cassi.running.request import Request
+from cassi.running.scene import load, prepare, prepare_camera
+from cassi.settings import Settings
 
 RNG = np.random.default_rng(0)
 SHIFTS = (0, 2, 4)
@@ -32,12 +32,12 @@ FORMS = {
 def by_camera(y, mask):
     """The mask as a tensor of the same strides, where torch has such."""
     held = torch.as_tensor(mask if mask.flags.f_contiguous and mask.flags.writeable else mask.astype(np.float32).copy())
-    return prepare_camera(CASSI(held.float(), SHIFTS), y, Request())
+    return prepare_camera(CASSI(held.float(), SHIFTS), y, Settings())
 
 
 WAYS = {
-    "arrays": lambda y, mask: prepare(load(y, mask, Request(step=2)), Request()),
-    "a Measurement": lambda y, mask: prepare(Measurement(y=y, mask=mask, shifts=SHIFTS), Request()),
+    "arrays": lambda y, mask: prepare(load(y, mask, Settings(step=2)), None, Settings()),
+    "a Measurement": lambda y, mask: prepare(Measurement(y=y, mask=mask, shifts=SHIFTS), None, Settings()),
     "a camera": by_camera,
 }
 
@@ -56,7 +56,7 @@ def test_the_compiled_kernels_take_them(way, form, mask):
 
 def test_bad_pixels_are_taken_as_matlab_keeps_them():
     bad = np.asfortranarray(np.arange(Y.size).reshape(Y.shape) % 50 == 0)
-    task = prepare(Measurement(y=Y, mask=MASK, shifts=SHIFTS, bad_pixels=bad), Request())
+    task = prepare(Measurement(y=Y, mask=MASK, shifts=SHIFTS, bad_pixels=bad), None, Settings())
     assert task.y.is_contiguous() and task.A.weights.is_contiguous() and not bool(task.y[torch.tensor(bad)].any())
 
 
@@ -65,20 +65,20 @@ def test_what_a_bad_pixel_holds_is_no_light():
     bad[3, 3] = True
     camera = CASSI(torch.from_numpy(MASK).float(), SHIFTS)
     for value in (np.nan, 1e6):
-        task = prepare_camera(camera, np.where(bad, value, Y), Request(bad_pixels=bad, black_level=5.0))
+        task = prepare_camera(camera, np.where(bad, value, Y), Settings(bad_pixels=bad, black_level=5.0))
         assert float(task.y.max()) == Y[~bad].max() - 5
     with pytest.raises(InputError, match="above every pixel"):
-        prepare_camera(camera, np.where(bad, 1e6, Y), Request(bad_pixels=bad, black_level=1e3))
+        prepare_camera(camera, np.where(bad, 1e6, Y), Settings(bad_pixels=bad, black_level=1e3))
 
 
 def test_a_camera_of_double_precision_gets_its_measurement_so():
-    task = prepare_camera(CASSI(torch.from_numpy(MASK), SHIFTS), Y + 1e-9, Request(black_level=0.0))
+    task = prepare_camera(CASSI(torch.from_numpy(MASK), SHIFTS), Y + 1e-9, Settings(black_level=0.0))
     np.testing.assert_array_equal(task.y.numpy(), Y + 1e-9)
 
 
 def test_a_memory_map_is_taken_and_a_mask_per_band_is_not_copied(tmp_path):
     np.save(tmp_path / "y.npy", np.asfortranarray(Y))
     masks = MASKS.astype(np.float32)
-    m = load(np.load(tmp_path / "y.npy", mmap_mode="r"), masks, Request(step=2))
+    m = load(np.load(tmp_path / "y.npy", mmap_mode="r"), masks, Settings(step=2))
     assert kernels(*(torch.from_numpy(values) for values in (m.y, m.mask))) is cpu
     assert np.shares_memory(m.mask, masks)

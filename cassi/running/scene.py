@@ -1,5 +1,4 @@
-"""From a call's arguments to a camera and its snapshots: checked, on the device, compared with their mask, without
-their black level."""
+"""From measurement and settings to a `Scene`: the camera on its device, and its snapshots less their black level."""
 
 from __future__ import annotations
 
@@ -15,10 +14,11 @@ from torch import Tensor
 
 from cassi.calibration.found_camera import FoundCamera
 from cassi.choice.noise import CameraNoise
-from cassi.choice.plan import check_number
-from cassi.errors import InputError
+from cassi.choice.plan import Plan
+from cassi.errors import InputError, one_line
 from cassi.files.options import ReadOptions
 from cassi.files.scenes import read_scene
+from cassi.files.side_pictures import read_side_picture
 from cassi.files.wavelength_files import parse_wavelengths
 from cassi.kernels.dispatch import pick_device, pin_float32
 from cassi.optics.building import camera_of
@@ -30,24 +30,28 @@ from cassi.optics.measurement import MaskCheck, Measurement, as_transmission, ch
 from cassi.optics.multi_shot import MultiShot
 from cassi.optics.outliers import without_impulses
 from cassi.optics.protocol import Camera
+from cassi.optics.side_picture import SidePicture
 from cassi.optics.wavelengths import check_wavelengths
-from cassi.running.request import Array, Request, plain
+from cassi.priors.learned import LearnedPrior, load_prior
+from cassi.settings import Settings
 
-ELSEWHERE = ("wrong mask", "displaced", "turned", "reversed")  # kinds of a mask that is not in place
-MOST_NOISE = 1e6  # standard deviation of the noise, in units of the mean signal
+Array = Tensor | np.ndarray
+DISPLACED = ("wrong mask", "displaced", "turned", "reversed")  # kinds of a mask that is not in place
+MAX_NOISE = 1e6  # standard deviation of the noise, in units of the mean signal
 
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """Snapshots and the camera they were taken with: every step is handed it, and none changes it.
+    """Snapshots and the camera they were taken with; no step of the pipeline changes it.
 
     Attributes:
-        A: the camera, row weight 0 at bad pixels; `fit` as it was found, None where it was not looked for.
+        A: the camera, row weight 0 at bad pixels.
         y: (..., *A.measurement_shape) float32 in `unit`, less the black levels; 0 at bad pixels.
         wavelengths: (C,) float64 [nm], or None.
         check: how snapshot and mask compare; None where the camera has no mask.
-        black_levels: one for each snapshot, in the unit of y; `told` by the snapshots themselves.
+        black_levels: one for each snapshot, in the unit of y; `black_is_estimated` from the snapshots themselves.
         measurement: what it was made of, with the camera as given; None where a camera took the mask's place.
+        found: the camera as it was found from the snapshot, or left; None where it was not searched for.
     """
 
     A: Camera
@@ -57,9 +61,9 @@ class Scene:
     unit: str
     check: MaskCheck | None
     black_levels: tuple[float, ...] = ()
-    told: bool = False
+    black_is_estimated: bool = False
     measurement: Measurement | None = None
-    fit: FoundCamera | None = None
+    found: FoundCamera | None = None
 
     @property
     def frames(self) -> Tensor:
@@ -83,27 +87,37 @@ class Scene:
         if m is None:
             noise = {"gain": self.noise.gain, "read_noise": self.noise.read_noise}
             return {"camera": type(self.A).__name__, **noise, "device": device}
-        shifts = m.shifts if self.fit is None or not self.fit.accepted else self.fit.shifts
+        shifts = m.shifts if self.found is None or not self.found.accepted else self.found.shifts
         return {"shifts": list(shifts), "gain": m.gain, "read_noise": m.read_noise, "device": device}
 
 
-def as_found(check: MaskCheck, m: Measurement) -> MaskCheck:
-    """The comparison of a measurement with a camera that was found: with that one's mask, where only it fits."""
+def recheck_mask(check: MaskCheck, m: Measurement) -> MaskCheck:
+    """The comparison of a measurement with the mask of the camera that was found, where only that one fits."""
     again = check if check.matches else compared(replace(m, check=None))
     return again if again.matches else check
 
 
-def prepare(m: Measurement, request: Request) -> Scene:
-    """The camera of a measurement on its device, and the snapshots less their black levels."""
+def prepare(m: Measurement, found: FoundCamera | None, settings: Settings) -> Scene:
+    """The camera of a checked measurement on its device, as it was found, and the snapshots less their black levels.
+
+    The camera comes first: with a misplaced mask, the black level cannot be estimated from dark pixels.
+    """
+    if settings.plan is not None:
+        settings.plan.check_bands(len(m.shifts))
+    check, given = compared(m), m
+    if found is not None:
+        m = found.in_place(m)
+        check = recheck_mask(check, m) if found.accepted else check
     check_arrays(m)
-    on = pick_device(request.device)
-    A: Camera = camera_of(m, on, request.psf)
+    on = pick_device(settings.device)
+    A: Camera = camera_of(m, on, settings.psf)
     y = torch.as_tensor(for_kernels(m.y), device=on)
     noise = CameraNoise(m.gain, None if m.gain is None else m.read_noise)
-    return _without_black(Scene(A, y, m.wavelengths, noise, m.unit, m.check), m.bad_pixels, request.black_level)
+    scene = Scene(A, y, m.wavelengths, noise, m.unit, check, measurement=replace(given, check=None), found=found)
+    return _without_black(scene, m.bad_pixels, settings.black_level)
 
 
-def prepare_camera(A: Camera, measurement: Array, request: Request) -> Scene:
+def prepare_camera(A: Camera, measurement: Array, settings: Settings) -> Scene:
     """The same for a camera that is there already; its device is taken."""
     if not hasattr(A, "check_measurement"):
         raise InputError(f"the mask must be an array, a tensor, a file or a camera, got {type(A).__name__}")
@@ -111,7 +125,7 @@ def prepare_camera(A: Camera, measurement: Array, request: Request) -> Scene:
         raise InputError(f"a camera computes in float32 or float64, got {A.dtype}; build it from such a mask")
     pin_float32(A.device)
     names = ("shifts", "step", "num_bands", "psf")
-    if twice := [name for name in names if getattr(request, name) is not None]:
+    if twice := [name for name in names if getattr(settings, name) is not None]:
         raise InputError(f"the camera brings its own geometry and blur along; leave out {', '.join(twice)}")
     if isinstance(measurement, Measurement | str | os.PathLike):
         raise InputError("a Measurement or its file brings its own mask along; give its y beside a camera")
@@ -120,14 +134,15 @@ def prepare_camera(A: Camera, measurement: Array, request: Request) -> Scene:
     y = torch.as_tensor(np.require(plain(measurement), precision, ("C", "W")))
     if y.shape[-len(shape) :] != shape or y.ndim > len(shape) + 1:
         raise InputError(f"the measurement must be {shape} for this camera, or a stack of such, got {tuple(y.shape)}")
-    bad = None if request.bad_pixels is None else np.asarray(plain(request.bad_pixels))
+    bad = None if settings.bad_pixels is None else np.asarray(plain(settings.bad_pixels))
     if bad is not None and (bad.dtype != bool or bad.shape not in (shape, shape[-2:]) or bad.all()):
         raise InputError(f"bad_pixels must be bool {shape[-2:]} and not all True, got {bad.dtype} {bad.shape}")
     if not bool(torch.isfinite(y if bad is None else y[..., torch.as_tensor(~bad)]).all()):
         raise InputError("the measurement holds NaN or Inf; mark those pixels in bad_pixels")
-    wavelengths, unit = as_wavelengths(request.wavelengths, A.cube_shape[0]), "as the measurement"
-    scene = Scene(A, y.to(A.device, A.dtype), wavelengths, request.noise, unit, _compared_through(A, y, bad))
-    return _without_black(scene, bad, request.black_level)
+    wavelengths, unit = as_wavelengths(settings.wavelengths, A.cube_shape[0]), "as the measurement"
+    noise = CameraNoise(settings.gain, settings.read_noise)
+    scene = Scene(A, y.to(A.device, A.dtype), wavelengths, noise, unit, _compared_through(A, y, bad))
+    return _without_black(scene, bad, settings.black_level)
 
 
 def _compared_through(A: Camera, y: Tensor, bad_pixels: np.ndarray | None) -> MaskCheck | None:
@@ -150,7 +165,7 @@ def _compared_through(A: Camera, y: Tensor, bad_pixels: np.ndarray | None) -> Ma
 
 
 def _without_black(scene: Scene, bad_pixels: np.ndarray | None, black_level: float | None) -> Scene:
-    """Through a mask that is not in place, dark pixels tell a black level that is not there: none is taken off."""
+    """Less the black level, given or estimated; with a misplaced mask it cannot be estimated, and 0 is taken."""
     A, y = scene.A, scene.y
     good = None if bad_pixels is None else torch.as_tensor(np.ascontiguousarray(~bad_pixels), device=y.device)
     if good is not None:
@@ -160,68 +175,66 @@ def _without_black(scene: Scene, bad_pixels: np.ndarray | None, black_level: flo
         brightest = float((y if good is None else torch.where(good, y, 0)).max())
         if black_level > max(0.0, brightest):
             raise InputError(f"the black level {black_level:g} is above every pixel of the measurement ({brightest:g})")
-    told = black_level is None and (scene.check is None or scene.check.kind not in ELSEWHERE)
-    black = tuple(black_level_of(A, frame) if told else float(black_level or 0) for frame in frames)
+    estimated = black_level is None and (scene.check is None or scene.check.kind not in DISPLACED)
+    black = tuple(black_level_of(A, frame) if estimated else float(black_level or 0) for frame in frames)
     y = torch.stack([frame - level for frame, level in zip(frames, black, strict=True)]).view(y.shape)
     if good is not None:
         y = torch.where(good, y, 0)
     check_light(y)
     for frame in y.reshape(-1, *A.measurement_shape) if scene.noise.gain is not None else ():
         _check_noise(scene.noise, brightness(A, frame))
-    return replace(scene, A=A, y=y, black_levels=black, told=told)
+    return replace(scene, A=A, y=y, black_levels=black, black_is_estimated=estimated)
 
 
 def _check_noise(noise: CameraNoise, level: float) -> None:
     noise = noise.scaled(1 / level)
-    if noise.gain is not None and math.hypot(noise.gain**-0.5, (noise.read_noise or 0.0) / noise.gain) > MOST_NOISE:
-        text = f"gain and read noise say that noise is more than {MOST_NOISE:g} times the signal"
+    if noise.gain is not None and math.hypot(noise.gain**-0.5, (noise.read_noise or 0.0) / noise.gain) > MAX_NOISE:
+        text = f"gain and read noise say that noise is more than {MAX_NOISE:g} times the signal"
         raise InputError(f"{text}; check both, or leave them out")
 
 
 def load(
     measurement: Array | Measurement | str | os.PathLike[str],
     mask: Array | str | os.PathLike[str] | None,
-    request: Request,
+    settings: Settings,
 ) -> Measurement:
-    """What a call was given as one Measurement: a file is read once, arrays are checked, hot pixels are left out."""
+    """The arguments of a call as one Measurement: a file is read, arrays are checked, hot pixels are left out."""
     if isinstance(measurement, str | os.PathLike):
-        m = _read(measurement, mask, request)
+        m = _read(measurement, mask, settings)
     elif isinstance(measurement, Camera):
         raise InputError("the measurement comes first and the camera second: reconstruct(y, A); they are swapped")
     elif isinstance(mask, str | os.PathLike):
         raise InputError(f"the mask is a file ({mask}) and the measurement is not; give both as files or as arrays")
     elif isinstance(measurement, Measurement):
-        given = {"mask": mask} | {name: getattr(request, name) for name in ("shifts", "step", "num_bands")}
+        given = {"mask": mask} | {name: getattr(settings, name) for name in ("shifts", "step", "num_bands")}
         if twice := [name for name, value in given.items() if value is not None]:
             raise InputError(f"the measurement brings its own mask and shifts along; leave out {', '.join(twice)}")
         m = measurement
     else:
-        m = _from_arrays(measurement, mask, request)
+        m = _from_arrays(measurement, mask, settings)
     scaled, note = as_transmission(m.mask)
     m = replace(m, mask=for_kernels(scaled), notes=m.notes if note is None else (*m.notes, note))
-    wavelengths = as_wavelengths(request.wavelengths, len(m.shifts))
+    wavelengths = as_wavelengths(settings.wavelengths, len(m.shifts))
     m = m if wavelengths is None else replace(m, wavelengths=wavelengths)
-    stated = {name: plain(getattr(request, name)) for name in ("bad_pixels", "gain", "read_noise")}
+    stated = {name: plain(getattr(settings, name)) for name in ("bad_pixels", "gain", "read_noise")}
     m = replace(m, **{name: value for name, value in stated.items() if value is not None})
-    if request.read_noise is not None:
-        CameraNoise(m.gain, request.read_noise)  # what a file states of it may lack the gain, an argument may not
+    if settings.read_noise is not None:
+        CameraNoise(m.gain, settings.read_noise)  # what a file states of it may lack the gain, an argument may not
     check_arrays(m)
-    if request.plan is not None:
-        request.plan.check_bands(len(m.shifts))
     return without_impulses(m)
 
 
-def _read(path: str | os.PathLike[str], mask: Array | str | os.PathLike[str] | None, request: Request) -> Measurement:
-    if request.shifts is not None:
+def _read(path: str | os.PathLike[str], mask: Array | str | os.PathLike[str] | None, settings: Settings) -> Measurement:
+    if settings.shifts is not None:
         raise InputError("a file brings its shifts along, or is given step and num_bands; leave out shifts")
     beside = None if mask is None else mask if isinstance(mask, str | os.PathLike) else np.asarray(plain(mask))
-    known = request.wavelengths
+    known = settings.wavelengths
     text = known if known is None or isinstance(known, str) else np.asarray(plain(known))  # type: ignore[arg-type]
-    options = ReadOptions(mask=beside, step=request.step, num_bands=request.num_bands, wavelengths=text)
+    options = ReadOptions(mask=beside, step=settings.step, num_bands=settings.num_bands, wavelengths=text)
     return read_scene(path, options=options)
 
 
-def _from_arrays(measurement: Array, mask: Array | None, request: Request) -> Measurement:
+def _from_arrays(measurement: Array, mask: Array | None, settings: Settings) -> Measurement:
     if mask is None:
         raise InputError("a mask is needed beside the measurement: (H, W), or (C, H, W) with one per band")
     if np.ma.is_masked(measurement) or np.ma.is_masked(mask):
@@ -248,19 +261,18 @@ def _from_arrays(measurement: Array, mask: Array | None, request: Request) -> Me
             f"the mask holds only negative values, down to {mask_array.min():g}; a mask transmits, expected 0 to 1"
         )
     notes: list[str] = []
-    shifts = infer_shifts(y_array.shape, mask_array.shape, *_geometry(request), notes)
+    shifts = infer_shifts(y_array.shape, mask_array.shape, *_geometry(settings), notes)
     y = np.array(y_array, np.float32, order="C")
     return Measurement(y=y, mask=mask_array, shifts=shifts, unit="as the measurement", notes=tuple(notes))
 
 
-def _geometry(request: Request) -> tuple[np.ndarray | None, float | None, int | None]:
-    shifts, step, num_bands = request.shifts, request.step, request.num_bands
+def _geometry(settings: Settings) -> tuple[np.ndarray | None, float | None, int | None]:
+    shifts, step, num_bands = settings.shifts, settings.step, settings.num_bands
     if shifts is not None and step is not None:
         raise InputError("shifts and step say the same; give one of them")
     stored = None if shifts is None else np.asarray(shifts, dtype=np.float64).reshape(-1)
     if stored is not None and not np.isfinite(stored).all():
         raise InputError("the shifts hold NaN or Inf")
-    check_number("step", step)
     ReadOptions(step=step, num_bands=num_bands)  # checks both
     return stored, step, num_bands
 
@@ -272,3 +284,39 @@ def as_wavelengths(given: str | Sequence[float] | Array | None, num_bands: int) 
     if isinstance(given, str):
         return parse_wavelengths(given, num_bands)
     return check_wavelengths(np.asarray(plain(given)), num_bands, "wavelengths")  # type: ignore[arg-type]
+
+
+def plain(value: Array | float | None) -> Any:
+    """A tensor or a list as an array in memory; anything else as it is."""
+    if not isinstance(value, Tensor):
+        return np.asarray(value) if isinstance(value, list) else value
+    value = value.detach().cpu()
+    return (value.float() if value.dtype == torch.bfloat16 else value).numpy()  # NumPy has no bfloat16
+
+
+def open_files(settings: Settings) -> Settings:
+    """The settings with the files that they name read: weights of the network and the side picture.
+
+    Raises:
+        InputError: a file that cannot be read, or a value of another kind.
+    """
+    weights, side, plan = settings.weights, settings.side, settings.plan
+    if isinstance(weights, str | os.PathLike):
+        weights = _read_weights(weights)
+    if isinstance(side, str | os.PathLike):
+        side = read_side_picture(side)
+    for name, value, kind in (("weights", weights, LearnedPrior), ("side", side, SidePicture), ("plan", plan, Plan)):
+        if value is not None and not isinstance(value, kind):
+            raise InputError(f"{name} must be a {kind.__name__}, got {type(value).__name__}", kind="range")
+    if not isinstance(settings.camera, str | FoundCamera):
+        raise InputError(f"camera must be a word or a FoundCamera, got {type(settings.camera).__name__}", kind="range")
+    return replace(settings, weights=weights, side=side)
+
+
+def _read_weights(path: str | os.PathLike[str]) -> LearnedPrior:
+    try:
+        return load_prior(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({one_line(error)}); give weights of scripts/train.py") from error
+    except ValueError as error:
+        raise InputError(str(error)) from error

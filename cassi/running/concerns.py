@@ -1,4 +1,4 @@
-"""What speaks against a measurement or a result: sentences for the program and for the result's notes."""
+"""What speaks against a measurement or a result, in sentences: warnings of the program, notes of the result."""
 
 from __future__ import annotations
 
@@ -6,27 +6,20 @@ import math
 
 import numpy as np
 
-from cassi.choice.doubts import of_imprint, of_result
+from cassi.choice.doubts import CONCERN, of_imprint, of_result
 from cassi.errors import Note
 from cassi.optics.measurement import MAX_TRANSMISSION, Measurement
-from cassi.running.preparing import Scene
-from cassi.running.result import Reconstruction
+from cassi.running.result import Finished
 
-PLATEAU = 0.01  # share of the pixels; the brightest of a scene are hardly ever as many and all alike
-BELOW = 0.05  # of the light; with the right black level real captures, noise and all, have 0.01
-UNEVEN = 1.5  # times as bright, for its mask, as another shot of the scene
-
-
-def of_measurement(m: Measurement) -> tuple[str, ...]:
-    """All that speaks against one before it is reconstructed."""
-    told = (_below_zero(m), _shots_differ(m), _cut_off(m), _noisy(m), _mask_unit(m))
-    return tuple(text for text in told if text is not None)
+MIN_PLATEAU = 0.01  # share of the pixels; the brightest of a scene are hardly ever as many and all alike
+MAX_NEGATIVE = 0.05  # of the light; with the right black level real captures, noise and all, have 0.01
+MAX_RATIO = 1.5  # times as bright, for its mask, as another shot of the scene
 
 
-def of_scene(scene: Scene) -> tuple[str, ...]:
-    """All that speaks against snapshots and camera, the comparison with the mask first."""
-    wrong = (scene.doubt,) if scene.doubt else ()
-    return (*wrong, *(() if scene.measurement is None else of_measurement(scene.measurement)))
+def measurement_concerns(m: Measurement) -> tuple[str, ...]:
+    """All that speaks against a measurement before it is reconstructed, but for a mask that does not fit."""
+    concerns = (_below_zero(m), _shots_differ(m), _cut_off(m), _noisy(m), _mask_unit(m))
+    return tuple(Note(text, CONCERN) for text in concerns if text is not None)
 
 
 def _good(m: Measurement) -> np.ndarray:
@@ -39,7 +32,7 @@ def _cut_off(m: Measurement) -> str | None:
     values, counts = np.unique(y, return_counts=True)
     share = float(counts[-1] / y.size)
     dark_or_painted = not values[-1] > 0 or counts[-1] < counts[1:].max(initial=0)
-    if dark_or_painted or counts[-1] < 2 or share < PLATEAU:
+    if dark_or_painted or counts[-1] < 2 or share < MIN_PLATEAU:
         return None
     black, unit = m.stored  # the option is in the unit of the file
     text = (
@@ -53,10 +46,10 @@ def _below_zero(m: Measurement) -> str | None:
     """sum max(-y, 0) > 0.05 sum max(y, 0),  over the good pixels: noise alone takes little of the light below 0."""
     y = _good(m)
     below, above = (float(np.maximum(sign * y, 0).sum(dtype=np.float64)) for sign in (-1, 1))
-    if not below > BELOW * above:
+    if not below > MAX_NEGATIVE * above:
         return None
     text = (
-        f"what lies below 0 is {below / (below + above):.0%} of |y|: the black level is too high or was taken off "
+        f"negative values make up {below / (below + above):.0%} of |y|: the black level is too high or was taken off "
         "twice, or there is little but noise; check the black level"
     )
     return Note(text, cures=("black_level",))
@@ -69,7 +62,7 @@ def _shots_differ(m: Measurement) -> str | None:
     good = [one.y if one.bad_pixels is None else one.y * ~one.bad_pixels for one in m.each_shot]
     light = [float(y.sum(dtype=np.float64) / np.abs(mask).sum()) for y, mask in zip(good, m.mask, strict=True)]
     low, high = int(np.argmin(light)), int(np.argmax(light))
-    if light[low] <= 0 or light[high] <= UNEVEN * light[low]:
+    if light[low] <= 0 or light[high] <= MAX_RATIO * light[low]:
         return None
     return (
         f"shot {high + 1} is {light[high] / light[low]:.2g} times as bright as shot {low + 1}, their masks taken into "
@@ -106,11 +99,16 @@ def _noisy(m: Measurement) -> str | None:
     )
 
 
-def of_cube(result: Reconstruction) -> tuple[str, ...]:
-    """All that speaks against a result. A wrong mask has an imprint anyway, and so has another solver or short run."""
+def result_concerns(result: Finished) -> tuple[str, ...]:
+    """All that speaks against a result, but for a wrong mask, of which the rest follows.
+
+    Another solver or a short run leave an imprint anyway.
+    """
     finished = result.parameters.get("solver") == "auto" and result.status != "stopped"
     fits = result.check is None or result.check.matches
-    return (*of_result(result.residual), *(of_imprint(result.imprint) if finished and fits else ()))
+    if not fits:
+        return ()
+    return (*of_result(result.residual), *(of_imprint(result.imprint) if finished else ()))
 
 
 def _from_below(value: float) -> str:

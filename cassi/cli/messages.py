@@ -1,0 +1,103 @@
+"""What `reconstruct` prints of measurements and results; and the dry run, which does no more."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from cassi.cli.reading import Task
+from cassi.cli.shell import say, warn
+from cassi.errors import InputError, Note
+from cassi.files import describe, read_cube
+from cassi.kernels.dispatch import pick_device
+from cassi.looking.metrics import score
+from cassi.looking.report_data import MAX_SCORED
+from cassi.optics.measurement import Measurement, without_scene
+from cassi.running.pipeline import Listener, check
+from cassi.running.result import Finished, Reconstruction
+from cassi.running.scene import open_files
+from cassi.running.tiled_file import TiledResult
+from cassi.settings import Progress, Settings
+from cassi.solvers.loop import ENDED
+
+
+def listener_of(args: argparse.Namespace, progress: Progress) -> Listener:
+    """Prints what is inferred, indented, and warnings with the options that help."""
+    return Listener(progress, inform=partial(inform, args), warn=partial(warn, args))
+
+
+def inform(args: argparse.Namespace, text: str) -> None:
+    """A fact below the heading of its measurement."""
+    say(args, f"  {text}")
+
+
+def settings_of(args: argparse.Namespace, task: Task) -> Settings:
+    """The settings with the capture of the white reference; their other files can be read."""
+    open_files(task.settings)
+    return replace(task.settings, white=task.read(args.white)) if args.white else task.settings
+
+
+def describe_measurement(args: argparse.Namespace, m: Measurement, *, many: bool = False) -> None:
+    """Print what a measurement is and what was inferred; InputError for one that holds nothing of a scene."""
+    if not many and (nothing := without_scene(m)):
+        raise InputError(f"{m.source}: {nothing}; look at the capture, and give another")
+    shots = "" if m.shots is None else f", {m.shots} shots"
+    say(args, f"{m.source}: measurement {_size(m.y.shape)}, mask {_size(m.mask.shape)}, {len(m.shifts)} bands{shots}")
+    for note in m.notes:
+        warn(args, note) if Note(note).kind == "too many" else inform(args, note)
+
+
+def describe_result(result: Finished) -> list[str]:
+    """What was found and chosen, a line each for camera and method; of a stack, for its first frame."""
+    camera = [] if result.camera is None else [result.camera.message]
+    if result.imprint is not None:
+        camera.append(f"Imprint of the mask on the cube: {result.imprint:.3f} (0 is none).")
+    lines, outcome = [" ".join(camera)] if camera else [], result.outcomes[0]
+    if outcome.plan is not None:
+        return [*lines, f"solver: {outcome.solver}. {result.explain()}"]
+    used = {**outcome.settings, "level": outcome.level, "black_level": outcome.black_level or None}
+    shown = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in used.items()}
+    listed = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items() if value is not None)
+    ended = ENDED.get(outcome.result.status, outcome.result.status)
+    return [*lines, f"solver: {outcome.solver}, {listed}; the run {ended}"]
+
+
+def summary_line(result: Finished) -> str:
+    """Residual, seconds, and how close the cube comes to the truth where that is known; of tiles, if it is not huge."""
+    m = result.measurement
+    cube: Any = None
+    truth, mean_band = (None, None) if m is None else (m.cube, m.mean_band)
+    if isinstance(result, Reconstruction):
+        cube = result.cube.cpu()
+    elif isinstance(result, TiledResult) and truth is not None and truth.size <= MAX_SCORED:
+        cube, _ = read_cube(result.path)
+    units = {
+        "psnr": "PSNR {:.2f} dB (peak 1)",
+        "ssim": "SSIM {:.3f}",
+        "sam": "SAM {:.2f} deg",
+        "mean_band_psnr": "mean-band PSNR {:.2f} dB (peak 1)",
+    }
+    scores: dict[str, Any] = {} if cube is None else score(cube, truth=truth, mean_band=mean_band)
+    parts = [f"residual {result.residual:.2%}", f"{result.seconds:.1f} s"]
+    return ", ".join([*parts, *(units[name].format(value) for name, value in scores.items())])
+
+
+def dry_run(args: argparse.Namespace, task: Task) -> None:
+    """Print what the first snapshot's files hold, how they fit together, and what would be done."""
+    print(describe(*dict.fromkeys((*task.frames[0].paths, *args.mask))))
+    m = task.measurement(task.frames[0])
+    describe_measurement(args, m, many=task.many)
+    m = check(m, settings_of(args, task), listener_of(args, lambda step, share: None))
+    names = [frame.name for frame in task.frames]
+    many = f"{len(names)} snapshots, {names[0]} to {names[-1]}, " if task.many else ""
+    beside = ", each with the frames beside it," if args.sequence else ""
+    doubt = "" if m.check is None or m.check.matches else ", although the mask does not fit"
+    size = _size((len(m.shifts), *m.mask.shape[-2:]))
+    how = f"with solver {args.solver} on device {pick_device(args.device)}"
+    print(f"\nwould reconstruct {many}cubes {size}{beside} {how} and write {task.output}{doubt}")
+
+
+def _size(shape: tuple[int, ...]) -> str:
+    return " x ".join(str(n) for n in shape)

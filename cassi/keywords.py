@@ -1,0 +1,44 @@
+"""The typed keywords of `cassi.reconstruct`, as docs/make_tables.py writes them from `cassi.settings`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    import torch
+
+    from cassi.calibration.found_camera import FoundCamera
+    from cassi.choice.plan import Plan
+    from cassi.optics.measurement import Measurement
+    from cassi.optics.side_picture import SidePicture
+    from cassi.priors.learned import LearnedPrior
+    from cassi.settings import Array, PathLike, Prior, Quality, Solver
+
+
+class Keywords(TypedDict, total=False):
+    """See `cassi.settings.Settings`."""
+
+    shifts: Sequence[float] | None
+    num_bands: int | None
+    step: float | None
+    wavelengths: str | Sequence[float] | Array | None
+    bad_pixels: Array | None
+    black_level: float | None
+    camera: str | FoundCamera
+    psf: float | Array | None
+    gain: float | None
+    read_noise: float | None
+    white: Measurement | None
+    solver: Solver | str
+    quality: Quality | str
+    prior: Prior | str
+    weights: PathLike | LearnedPrior | None
+    budget: float | None
+    uncertainty: bool
+    num_iters: int | None
+    tv_weight: float | None
+    plan: Plan | None
+    side: PathLike | SidePicture | None
+    device: str | torch.device
+    seed: int

@@ -1,0 +1,253 @@
+"""The way from a measurement to a result, the same for one snapshot, a folder, a sequence or a frame in tiles.
+
+    m = load(...) or a reader of files        read: bytes or arrays to a `Measurement`       (`cassi.running.scene`)
+    m = check(m)                              compare snapshot and mask, and look for faults
+    found = search_camera(m)                  where the mask lies and how sharp it is        (`cassi.calibration`)
+    scene = prepare(m, found)                 camera and snapshots on the device             (`cassi.running.scene`)
+    outcomes = solve(scene)                   choose and solve                               (`cassi.choice`)
+    result = explain(assemble(outcomes))      what speaks against the result
+    write_result(path, result)                the file                                       (`cassi.running.result`)
+
+Whole frames, tiles, frames of a sequence and photographs differ in `solve` alone. Everything that is inferred or
+doubted on the way is among the notes of the result's measurement, in this order.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from cassi.calibration import found_camera
+from cassi.calibration.found_camera import FoundCamera
+from cassi.choice.by_name import solve
+from cassi.choice.doubts import CONCERN
+from cassi.choice.outcome import Outcome
+from cassi.choice.stages import Watch
+from cassi.errors import InputError, Note
+from cassi.optics.detector import brightness
+from cassi.optics.imprint import imprint_on
+from cassi.optics.mask_match import compared
+from cassi.optics.measurement import MaskCheck, Measurement
+from cassi.optics.side_picture import SidePicture
+from cassi.running.concerns import measurement_concerns, result_concerns
+from cassi.running.progress import CAMERA, SIDE, WHITE, one_of
+from cassi.running.result import Finished, Reconstruction
+from cassi.running.scene import Scene, open_files, prepare
+from cassi.running.white import check_white, reflectance, white_concerns
+from cassi.settings import Progress, Settings
+from cassi.solvers.loop import Monitor, relative_norm
+
+NEAR = ("displaced", "bands or blur")  # kinds of a misfit that a search for the camera may end
+# What puts right a mask that does not fit.
+CURES = {"displaced": ("align",), "bands or blur": ("align",), "reversed": ("step",)}
+
+
+def ignore(*_: object) -> None:
+    """Hear nothing."""
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Who hears of a run as it goes.
+
+    Attributes:
+        progress: called with the name of a step and the share of it that is done.
+        inform: called with what was inferred or found.
+        warn: called with what speaks against the measurement or the result.
+        monitor: sees the iterations, as for `cassi.reconstruct`.
+    """
+
+    progress: Progress = ignore
+    inform: Callable[[str], None] = ignore
+    warn: Callable[[str], None] = ignore
+    monitor: Monitor | None = None
+
+
+Solve = Callable[[Scene, Settings, Listener, float], list[Outcome]]
+"""Outcomes of the snapshots of a scene; the last argument is when the run began, on `time.perf_counter`."""
+
+
+def reconstruct_measurement(m: Measurement, settings: Settings, listener: Listener = Listener()) -> Reconstruction:
+    """Reconstruct a measurement as the settings say."""
+    start, opened = time.perf_counter(), open_files(settings)
+    m = check(m, settings, listener)
+    scene = prepare_scene(m, opened, listener)
+    outcomes = solve_frames(scene, opened, listener, start)
+    result = assemble(scene, outcomes, settings, start)
+    if settings.white is not None:
+        result = divide_by_white(result, settings.white, settings, listener)
+    return explain(result, listener)
+
+
+def check(m: Measurement, settings: Settings, listener: Listener) -> Measurement:
+    """The measurement with its comparison with the mask, and with what speaks against it among its notes."""
+    fits = compared(m)
+    if fits.matches:
+        listener.inform(fits.verdict)
+    elif settings.camera == "align" and fits.kind == "wrong mask":
+        raise InputError(f"there is nothing to align: {fits.verdict}; use another mask", kind="wrong mask")
+    elif settings.searches and fits.kind in NEAR:
+        listener.inform(f"{fits.verdict}; the camera is searched for")
+    elif isinstance(settings.camera, str):
+        listener.warn(_misfit(fits))
+    if settings.white is not None:
+        check_white(m, settings.white)
+    concerns = measurement_concerns(m)
+    for text in concerns:
+        listener.warn(text)
+    return replace(m, check=fits, notes=(*m.notes, *concerns))
+
+
+def search_camera(m: Measurement, settings: Settings, listener: Listener) -> FoundCamera | None:
+    """The camera as given in the settings or found from the measurement; None: as it is in the measurement."""
+    if isinstance(settings.camera, FoundCamera):
+        return settings.camera
+    if not settings.searches:
+        return None
+    align, report = settings.camera == "align", partial(listener.progress, CAMERA)
+    return found_camera.find_camera(
+        m, black_level=settings.black_level, seed=settings.seed, dispersion=align, told=report
+    )
+
+
+def prepare_scene(m: Measurement, settings: Settings, listener: Listener) -> Scene:
+    """Search for the camera of a checked measurement, and prepare it; says whether the mask fits now."""
+    scene = prepare(m, search_camera(m, settings, listener), settings)
+    fits, expected = scene.check, m.check is not None and m.check.kind in NEAR
+    if fits is not None and not fits.matches and (expected or isinstance(settings.camera, FoundCamera)):
+        listener.warn(_misfit(fits))
+    elif fits is not None and fits.matches and m.check is not None and not m.check.matches:
+        listener.inform(f"with the camera that was found, {fits.verdict}")
+    return scene
+
+
+def _misfit(fits: MaskCheck) -> Note:
+    """The comparison with a mask that does not fit, and the settings that put it right."""
+    return Note(fits.verdict, fits.kind, ("turn_mask",) if fits.turn else CURES.get(fits.kind, ()))
+
+
+@torch.no_grad()
+def solve_frames(scene: Scene, settings: Settings, listener: Listener, start: float) -> list[Outcome]:
+    """Solve each snapshot at brightness 1, within an equal share of the remaining time; cubes are in the unit of y."""
+    side = settings.side if isinstance(settings.side, SidePicture) else None  # its file is read
+    if side is not None:
+        from cassi.running.beside import check_side, solve_beside  # loads much that no other run needs
+
+        check_side(side, scene)
+    outcomes = []
+    for k, y in enumerate(scene.frames):
+        level, name = brightness(scene.A, y), one_of(k, scene.num_scenes)
+        watch = Watch(listener.monitor, _prefixed(listener.progress, name), deadline(settings, start, scene, k))
+        one, noise = settings_at(settings, level), scene.noise.scaled(1 / level)
+        outcome = solve(scene.A, y / level, wavelengths=scene.wavelengths, noise=noise, settings=one, watch=watch)
+        if side is not None and outcome.result.status != "stopped":
+            listener.progress(SIDE, 0.0)
+            watch = Watch(listener.monitor, lambda _, share: listener.progress(SIDE, share))
+            outcome = solve_beside(scene.A, y / level, outcome, side, scene.wavelengths, settings, watch)
+        outcomes.append(with_scene_facts(outcome.scaled(level), scene, k))
+    return outcomes
+
+
+def deadline(settings: Settings, start: float, scene: Scene, k: int) -> float:
+    """When frame k has to be done: an equal share of what is left of the budget."""
+    if settings.budget is None:
+        return math.inf
+    now = time.perf_counter()
+    return now + max(1e-9, start + settings.budget - now) / (scene.num_scenes - k)
+
+
+def settings_at(settings: Settings, level: float) -> Settings:
+    """The settings for a snapshot divided by its level."""
+    return replace(settings, plan=None if settings.plan is None else settings.plan.scaled(1 / level))
+
+
+def with_scene_facts(outcome: Outcome, scene: Scene, k: int = 0) -> Outcome:
+    """The outcome of frame k with what is known of its scene."""
+    level, estimated = scene.black_levels[k], scene.black_is_estimated
+    return replace(outcome, black_level=level, black_level_told=estimated, doubt=scene.doubt)
+
+
+@torch.no_grad()
+def assemble(scene: Scene, outcomes: list[Outcome], settings: Settings, start: float) -> Reconstruction:
+    """The result of all snapshots; the bands of a camera that was aligned are moved to where they belong."""
+    A, y, found = scene.A, scene.y, scene.found
+    single = y.ndim == len(A.measurement_shape)
+
+    def joined(cubes: list[Tensor]) -> Tensor:
+        return cubes[0] if single else torch.stack(cubes)
+
+    def registered(cube: Tensor) -> Tensor:
+        return cube if found is None or not found.accepted else found.register(cube)
+
+    cube = joined([one.result.x for one in outcomes])
+    spreads = [one.uncertainty for one in outcomes if one.uncertainty is not None]
+    residual_image = y - A.forward(cube)
+    order = ("stopped", "max_iters", "converged")
+    return Reconstruction(
+        cube=registered(cube),
+        wavelengths=scene.wavelengths,
+        history=tuple(record for one in outcomes for record in one.result.history),
+        status=min((one.result.status for one in outcomes), key=order.index),
+        residual=relative_norm(residual_image, y),
+        residual_image=residual_image,
+        seconds=time.perf_counter() - start,
+        outcomes=tuple(outcomes),
+        parameters=settings.as_dict() | scene.parameters,
+        unit=scene.unit,
+        uncertainty=registered(joined(spreads)) if spreads else None,
+        visibility=A.visibility() if spreads else None,
+        camera=found,
+        imprint=imprint_on(cube if cube.ndim == 3 else cube[0], A),
+        measurement=scene.measurement,
+        check=scene.check,
+    )
+
+
+def divide_by_white(
+    result: Reconstruction, white: Measurement, settings: Settings, listener: Listener
+) -> Reconstruction:
+    """The result as reflectance, by a capture of a white reference that is solved with the same camera and settings."""
+    same = replace(settings, white=None, uncertainty=False, camera=result.camera or "as-given")
+    report = partial(_report_white, listener.progress)
+    start, same = time.perf_counter(), open_files(same)
+    scene = prepare_scene(replace(white, check=result.check), same, Listener(report))
+    light = assemble(scene, solve_frames(scene, same, Listener(report), start), same, start)
+    listener.inform(f"divided by the light on the white reference {white.source}: the cube is reflectance")
+    result = reflectance(result, light)
+    concerns = tuple(Note(text, CONCERN) for text in white_concerns(result, light))
+    for text in concerns:
+        listener.warn(text)
+    m = result.measurement
+    if m is None:
+        return result
+    # what is known of the truth is radiance
+    return replace(result, measurement=replace(m, cube=None, mean_band=None, notes=(*m.notes, *concerns)))
+
+
+def _report_white(progress: Progress, step: str, share: float) -> None:
+    progress(WHITE + step, share)
+
+
+def _prefixed(progress: Progress, prefix: str) -> Progress:
+    return lambda step, share: progress(prefix + step, share)
+
+
+AnyResult = TypeVar("AnyResult", bound=Finished)
+
+
+def explain(result: AnyResult, listener: Listener) -> AnyResult:
+    """The result with its comparison with the mask, and what speaks against it, among the notes of its measurement."""
+    concerns, m = result_concerns(result), result.measurement
+    for text in concerns:
+        listener.warn(text)
+    if m is None:
+        return result
+    verdict = () if result.check is None else (result.check.verdict,)
+    return replace(result, measurement=replace(m, notes=(*m.notes, *verdict, *concerns)))

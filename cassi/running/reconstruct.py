@@ -1,0 +1,96 @@
+"""`cassi.reconstruct`: one call from a measurement to a spectral cube."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import time
+import warnings
+from dataclasses import fields
+from typing import Unpack
+
+import numpy as np
+from torch import Tensor
+
+from cassi.keywords import Keywords
+from cassi.optics.measurement import Measurement
+from cassi.optics.protocol import Camera
+from cassi.running.pipeline import Listener, assemble, explain, reconstruct_measurement, solve_frames
+from cassi.running.progress import shown, usual_steps
+from cassi.running.result import Reconstruction
+from cassi.running.scene import Array, load, open_files, prepare_camera
+from cassi.settings import PathLike, Progress, Settings
+from cassi.solvers.loop import Monitor
+
+
+def reconstruct(
+    measurement: Array | Measurement | PathLike,
+    mask: Array | Camera | PathLike | None = None,
+    *,
+    monitor: Monitor | None = None,
+    progress: bool | Progress = False,
+    **settings: Unpack[Keywords],
+) -> Reconstruction:
+    """Turn a CASSI snapshot into a spectral cube: x such that y = Phi x, with nothing to tune.
+
+    The measurement is divided by its level, sum |y| / sum Phi 1 (the mean of the cube that would explain it), and the
+    cube multiplied by it: a measurement times any positive constant gives the cube times that constant, and a weight
+    means the same for counts as for values in [0, 1]. Computed in float32, or as a camera that is given.
+
+    Args:
+        measurement: y, (H, W'), or (N, H, W') for N snapshots through one mask; finite, any unit. Or a file, read by
+            `cassi.files.scenes.read_scene`. Or a `cassi.optics.measurement.Measurement`, which brings mask,
+            shifts and the rest along.
+        mask: coded aperture (H, W), or (C, H, W) with one per band [transmission], or its file beside that of a
+            measurement. Or the camera itself (`cassi.optics.protocol`), which brings shifts, blur and device along.
+        monitor: called each iteration with (Record, cube at mean level 1; "auto" and "subspace": its spectral
+            coefficients); return True to stop.
+        progress: show one bar over all steps; or a function that is called with the name of each step and the share of
+            it that is done.
+        settings: the fields of `cassi.settings.Settings`: num_bands, step, wavelengths, solver, quality, device ...
+
+    Returns:
+        The `Reconstruction`.
+
+    Warns:
+        UserWarning: a mask that does not fit the snapshot (`Reconstruction.check`), and what else speaks against it or
+            the cube (`cassi.running.concerns`).
+
+    Raises:
+        InputError: (a ValueError) anything that cannot be used: what, expected, got, cure.
+        FloatingPointError: the iteration diverged.
+
+    Example:
+        >>> mask = torch.rand(16, 16, generator=torch.Generator().manual_seed(0))
+        >>> y = CASSI.from_step(mask, 2, 4).forward(torch.ones(4, 16, 16))
+        >>> result = reconstruct(y, mask, num_bands=4, num_iters=20)
+        >>> result.cube.shape
+        torch.Size([4, 16, 16])
+    """
+    wanted, start = Settings(**settings), time.perf_counter()
+    if isinstance(mask, Tensor | np.ndarray | str | os.PathLike | None):
+        m = load(measurement, mask, wanted)
+        with shown(progress, usual_steps(wanted, m.num_scenes)) as report:
+            return reconstruct_measurement(m, wanted, Listener(report, warn=warn_caller, monitor=monitor))
+    opened = open_files(wanted)
+    scene = prepare_camera(mask, measurement, opened)  # type: ignore[arg-type]
+    if scene.doubt:
+        warn_caller(scene.doubt)
+    with shown(progress, usual_steps(wanted, scene.num_scenes, search=False)) as report:
+        listener = Listener(report, warn=warn_caller, monitor=monitor)
+        return explain(assemble(scene, solve_frames(scene, opened, listener, start), wanted, start), listener)
+
+
+def warn_caller(text: str) -> None:
+    """A UserWarning at the line outside of this package that called it."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("cassi."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)
+
+
+# `help` and editors show the settings with their defaults.
+_own = [p for p in inspect.signature(reconstruct).parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+_settings = [inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default) for f in fields(Settings)]
+reconstruct.__signature__ = inspect.Signature([*_own, *_settings])  # type: ignore[attr-defined]

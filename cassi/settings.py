@@ -1,0 +1,375 @@
+"""Every setting of a reconstruction, stated once.
+
+A field of `Settings` carries its default, its help, its name on the command line, its limits, and what it needs or
+excludes. From these follow the parser and the page of options, the checks of library and command line alike, the typed
+keywords of `cassi.reconstruct` (`cassi.keywords`), and the record in a result. A new setting is a field here, and the
+code that uses it. Nothing here imports PyTorch, so that `--help` is there at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import numbers
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from cassi.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from torch import Tensor
+
+    from cassi.calibration.found_camera import FoundCamera
+    from cassi.choice.plan import Plan
+    from cassi.optics.measurement import Measurement
+    from cassi.optics.side_picture import SidePicture
+    from cassi.priors.learned import LearnedPrior
+
+    Array = Tensor | np.ndarray
+
+PathLike = str | os.PathLike[str]
+Solver = Literal["auto", "subspace", "least-squares", "gap-tv", "admm-tv"]
+Quality = Literal["fast", "default", "best"]
+Prior = Literal["auto", "tv", "nonlocal", "learned"]
+SOLVERS: tuple[str, ...] = get_args(Solver)
+QUALITIES: tuple[str, ...] = get_args(Quality)
+PRIORS: tuple[str, ...] = get_args(Prior)
+CAMERAS = ("find", "as-given", "align")
+Progress = Callable[[str, float], None]
+"""Called with the name of a step and the share of it that is done: 0 when it begins."""
+
+# Situations that some settings need or exclude, though they are no settings.
+MANY, SHOTS = "several snapshots", "several shots"
+
+
+# Values as they are typed
+
+
+def whole(text: str) -> int:
+    """A whole number."""
+    if not re.fullmatch(r"\s*[+-]?\d+\s*", text):
+        raise argparse.ArgumentTypeError(f"expected a whole number such as 2, got {text!r}")
+    return int(text)
+
+
+def count(text: str) -> int:
+    """A number of things, at least 1."""
+    if whole(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of at least 1, got {text}")
+    return int(text)
+
+
+def number(text: str) -> float:
+    """A finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"expected a number such as 2 or 1.5, got {text!r}")
+    return value
+
+
+def duration(text: str) -> float:
+    """Seconds from "10", "10s", "2min", "1m30s" or "1h"."""
+    part = r"(\d+(?:\.\d+)?)"
+    match = re.fullmatch(rf"(?:{part}h)?(?:{part}m(?:in)?)?(?:{part}s?)?", text.strip())
+    seconds = sum(float(n or 0) * unit for n, unit in zip(match.groups(), (3600, 60, 1), strict=True)) if match else 0
+    if seconds <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration, expected for example 10s, 2min or 1h")
+    return seconds
+
+
+@dataclass(frozen=True)
+class Option:
+    """How a value is given on the command line, and what it goes with.
+
+    `needs` and `excludes` name other fields ("num_iters"), single values of them ("solver=auto"), or situations
+    ("several shots"). A field counts as given where its value is neither the default nor `idle`.
+    """
+
+    name: str  # as it is typed; without dashes it is positional; empty: the library alone has it
+    help: str
+    value: str | None = None  # placeholder in the help; None for a switch, or one of a few `choices`
+    field: str = ""  # of the parsed arguments, where it is not the name
+    type: Callable[[str], Any] | None = None
+    choices: tuple[str, ...] | None = None
+    default: Any = None
+    nargs: str | None = None  # as argparse has it; with "?" an empty string stands for the value that is left out
+    required: bool = False
+    needs: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
+    why: str = ""  # it excludes them
+    reads: bool = False  # its values are files that are read
+    writes: tuple[str, ...] = ()  # its value is a file that is made, with one of these suffixes
+    idle: str | None = None  # a value that asks for nothing, beside the default
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "field", self.field or self.name.lstrip("-").replace("-", "_"))
+
+    def is_given(self, value: Any) -> bool:
+        """Whether a value asks for anything."""
+        idle = value is None or value is False or value is self.default
+        return not idle and not (isinstance(value, str | int | float | list) and value in (self.default, self.idle))
+
+
+def check_together(
+    options: Iterable[Option],
+    values: Mapping[str, Any],
+    situations: Iterable[str] = (),
+    spell: Callable[[str], str] = str,
+) -> None:
+    """Raise InputError (kind "conflict") for values, by field, that lack what they need or exclude each other.
+
+    `spell` makes the name that the user knows from that of a field.
+    """
+    options = [option for option in options if option.field in values]
+    present = {*situations}
+    for option in options:
+        value = values[option.field]
+        present |= {option.field} if option.is_given(value) else set()
+        present |= {f"{option.field}={value}"} if option.choices else set()
+    for option in (option for option in options if option.field in present):
+        named = spell(f"{option.field}={values[option.field]}" if option.choices else option.field)
+        for other in option.needs:
+            if other not in present:
+                text = f"{named} needs {spell(other)}; give that too, or leave {spell(option.field)} out"
+                raise InputError(text, kind="conflict")
+        if clash := [other for other in option.excludes if other in present]:
+            why = f": {option.why}" if option.why else ""
+            text = f"{named} does not go with {', '.join(map(spell, clash))}{why}; leave one of them out"
+            raise InputError(text, kind="conflict")
+
+
+def setting(
+    default: Any,
+    help: str,
+    name: str = "",
+    *,
+    group: str = "method",
+    above: float | None = None,
+    recorded: bool = True,
+    value: str | None = None,
+    type: Callable[[str], Any] | None = None,
+    choices: tuple[str, ...] | None = None,
+    needs: tuple[str, ...] = (),
+    excludes: tuple[str, ...] = (),
+    why: str = "",
+    reads: bool = False,
+) -> Any:
+    """A field of `Settings`: its default, its `Option`, the group in the help, its lower limit (exclusive).
+
+    A `recorded` field is among the `parameters` of a result; the camera's are recorded as they were found.
+    """
+    made = Option(name, help, value, "", type, choices, default, None, False, needs, excludes, why, reads)
+    return field(default=default, metadata={"option": made, "group": group, "above": above, "recorded": recorded})
+
+
+AUTO = ("solver=auto",)
+CAMERA = "camera (what is not given is inferred, and reported)"
+
+
+@dataclass(frozen=True, eq=False)
+class Settings:
+    """What a reconstruction is asked to do, beside snapshot and mask: the keywords of `cassi.reconstruct`.
+
+    Raises:
+        InputError: a value out of range (kind "range"), or values that do not go together (kind "conflict").
+
+    Example:
+        >>> Settings(quality="fast").quality
+        'fast'
+    """
+
+    shifts: Sequence[float] | None = setting(None, "displacement of each band on the detector [pixel]", recorded=False)
+    """C numbers; between pixels `cassi.optics.blurred.BlurredCASSI` is used."""
+    num_bands: int | None = setting(
+        None, "number of bands", "--num-bands", group=CAMERA, value="C", type=count, recorded=False
+    )
+    """C. What is not given of step and num_bands follows from W' - W."""
+    step: float | None = setting(
+        None, "displacement between neighboring bands, any sign", "--step", group=CAMERA, value="PX", type=number,
+        recorded=False,
+    )  # fmt: skip
+    """[pixel], instead of shifts."""
+    wavelengths: str | Sequence[float] | Array | None = setting(
+        None,
+        "band centers: start:stop:count, a list 450,460,..., a preset (tsa-net-28, mst-28, cave-31), a file, or "
+        '"unknown"',
+        "--wavelengths", group=CAMERA, value="NM", reads=True, recorded=False,
+    )  # fmt: skip
+    """(C,) [nm], or a text (`cassi.optics.wavelengths`). The default solver takes spectra to be smooth over them."""
+    bad_pixels: Array | None = setting(
+        None, "map that is nonzero where a detector pixel is bad", "--bad-pixels", group=CAMERA, value="FILE",
+        reads=True, recorded=False,
+    )  # fmt: skip
+    """(H, W') bool, True where the detector says nothing; these pixels are left out exactly."""
+    black_level: float | None = setting(
+        None, "value of a dark pixel as stored, subtracted (default: estimated from pixels that no light reaches; "
+        "0 keeps it)", "--black-level", group=CAMERA, value="VALUE", type=number,
+    )  # fmt: skip
+    """In the unit of y; None: estimated (`choice["black_level"]`); 0: nothing is subtracted."""
+    camera: str | FoundCamera = setting(
+        "find", "find: where the mask lies and how sharp it is are found from the snapshot, and used where the "
+        "evidence is clear (default); as-given: the mask as it is; align: only its place and the dispersion are found",
+        "--camera", group=CAMERA, choices=CAMERAS,
+    )  # fmt: skip
+    """Or a `FoundCamera`. Nothing is searched for where a psf or a camera is given."""
+    psf: float | Array | None = setting(
+        None, "the instrument's blur along the dispersion, standard deviation of a Gaussian [px]", "--psf",
+        group=CAMERA, value="SIGMA", type=number,
+    )  # fmt: skip
+    """> 0, or taps (M,), or (C, M) with one per band (`BlurredCASSI`)."""
+    gain: float | None = setting(
+        None, "electrons a count, as data sheets have it; of floats that are no counts, electrons per unit", "--gain",
+        group=CAMERA, value="E", type=number, recorded=False,
+    )  # fmt: skip
+    """Electrons per unit of y, where known."""
+    read_noise: float | None = setting(
+        None, "read noise [electrons]", "--read-noise", group=CAMERA, value="E", type=number, recorded=False
+    )
+    """Standard deviation [electron], where known."""
+    white: Measurement | None = setting(
+        None, "capture of a white reference by the same camera under the same light: the cube becomes reflectance",
+        "--white", group=CAMERA, value="FILE", excludes=(MANY,), reads=True, recorded=False,
+    )  # fmt: skip
+    """A `Measurement` of it."""
+    solver: Solver | str = setting("auto", "default: auto, which needs no settings", "--solver", choices=SOLVERS)
+    """"auto": subspace TV, a non-local prior and a network, everything chosen from held-out pixels; "subspace":
+    subspace TV with settings of your own, for clean data; "least-squares", "gap-tv", "admm-tv"."""
+    quality: Quality | str = setting(
+        "default", "fast: 25% less time, about 0.5 dB worse; best: trains the network on this snapshot, 16 times as "
+        "long, 0.5 dB better", "--quality", choices=QUALITIES, needs=AUTO,
+    )  # fmt: skip
+    prior: Prior | str = setting(
+        "auto", "strongest prior to use: tv, then nonlocal, then learned (default: all of them, unless held-out pixels "
+        "or the imprint of the mask speak against it)", "--prior", choices=PRIORS, needs=AUTO,
+    )  # fmt: skip
+    weights: PathLike | LearnedPrior | None = setting(
+        None, "of the network: free or research, by what they may be used for (MODEL_CARD.md), or a file of "
+        "scripts/train.py (default: research)", "--weights", value="free|research|FILE", reads=True,
+        needs=AUTO, excludes=("prior=tv", "prior=nonlocal"),
+    )  # fmt: skip
+    budget: float | None = setting(
+        None, "reconstruct within 10s, 2min ...; start, error bars and figures come on top", "--budget", value="TIME",
+        type=duration, above=0.0,
+    )  # fmt: skip
+    """[s]; None: no limit."""
+    uncertainty: bool = setting(
+        False, "also estimate the standard deviation of each voxel", "--uncertainty", needs=AUTO
+    )
+    num_iters: int | None = setting(
+        None, "iterations (default: the solver's own); with solver auto, of total variation alone", "--iterations",
+        value="N", type=count, excludes=("quality", "prior=nonlocal", "prior=learned"),
+        why="it fixes the iterations, of total variation alone",
+    )  # fmt: skip
+    tv_weight: float | None = setting(
+        None, "weight of TV, relative to the cube's mean level (not for auto)", "--tv-weight", value="W", type=number,
+        above=0.0, excludes=("solver=auto", "solver=least-squares"),
+    )  # fmt: skip
+    """For "admm-tv" relative to the mean level times the mean of gram_diag."""
+    plan: Plan | None = setting(
+        None, "the plan of an earlier result, followed instead of a choice", needs=AUTO,
+        excludes=("num_iters", "quality", "prior", "weights", "gain", "read_noise"),
+        why="a plan brings noise, basis, priors and iterations along",
+    )  # fmt: skip
+    """`Reconstruction.plan` of a similar snapshot: pilot and judge are left out."""
+    side: PathLike | SidePicture | None = setting(
+        None, "a grey or color photograph of the same scene from beside the camera (PNG, JPEG, TIFF, .npy), of any "
+        "size, slightly moved, turned, scaled; it is used where it fits and held-out pixels do not speak against it",
+        "--side", value="FILE", reads=True, needs=AUTO,
+        excludes=(MANY, "budget", "uncertainty", "num_iters", "prior"),
+    )  # fmt: skip
+    device: str | torch.device = setting(
+        "auto", "auto, cpu, cuda, cuda:1 ... (default: auto)", "--device", value="DEVICE"
+    )
+    """"auto" is CUDA where there is one."""
+    seed: int = setting(0, "seed of random choices (default: 0)", "--seed", value="SEED", type=whole)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.solver, str):
+            object.__setattr__(self, "solver", self.solver.replace("_", "-"))
+        for one in fields(self):
+            made, value = one.metadata["option"], getattr(self, one.name)
+            if made.choices and not (isinstance(value, str) and value in made.choices):
+                if one.name == "camera" and not isinstance(value, str):
+                    continue  # a FoundCamera
+                allowed = ", ".join(made.choices)
+                raise InputError(f"unknown {one.name} {value!r}, expected one of {allowed}", kind="range")
+            if made.type in (number, whole, count, duration) and value is not None and one.name != "psf":
+                above = 0 if made.type is count else one.metadata["above"]
+                check_number(one.name, value, above, is_whole=made.type in (whole, count))
+        if not -(2**63) <= self.seed < 2**63:
+            raise InputError(f"the seed must be a whole number of 64 bits, got {self.seed!r}", kind="range")
+        self.check_together()
+
+    def check_together(self, way: Option | None = None, value: object = None) -> None:
+        """Raise InputError where settings exclude each other, or do not go with a way to solve: `TILE`, `SEQUENCE`."""
+        ways = {} if way is None else {way.field: value}
+        check_together([*OPTIONS.values(), *([way] if way else [])], vars(self) | ways, (), _in_python)
+
+    @property
+    def searches(self) -> bool:
+        """Whether the camera is searched for in the snapshot."""
+        return isinstance(self.camera, str) and self.camera != "as-given" and self.psf is None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for the record of a result: of files their names, of objects that they were given."""
+        return {one.name: _plain(getattr(self, one.name)) for one in fields(self) if one.metadata["recorded"]}
+
+
+OPTIONS: dict[str, Option] = {
+    one.name: Option(**{**vars(one.metadata["option"]), "field": one.name}) for one in fields(Settings)
+}
+"""Of each field of `Settings`."""
+
+TILE = Option(
+    "--tile", "frames larger than memory: reconstruct in tiles of this size", value="PX", type=whole, needs=AUTO,
+    excludes=("figures", "white", "budget", "uncertainty", "side", MANY), why="tiles never see the whole cube",
+)  # fmt: skip
+SEQUENCE = Option(
+    "--sequence", "the snapshots follow each other, of a scene that moves little: each is reconstructed with those "
+    "beside it, into one file with a time axis (default: NAME_sequence.h5), and a film", needs=AUTO,
+    excludes=("align", "white", "tile", "uncertainty", "budget", "num_iters", "quality", "side", SHOTS),
+)  # fmt: skip
+
+
+def options_in(group: str) -> tuple[Option, ...]:
+    """The options of the command line in a group of its help."""
+    of = {one.name for one in fields(Settings) if one.metadata["group"] == group}
+    return tuple(option for name, option in OPTIONS.items() if name in of and option.name)
+
+
+def check_number(name: str, value: Any, above: float | None = None, *, is_whole: bool = False) -> None:
+    """Raise InputError (kind "range") for anything but a finite number, above a limit, which is 0."""
+    what = ("a whole number" if is_whole else "a finite number") if above is None else "a positive number"
+    what = "a whole number, at least 1" if is_whole and above is not None else what
+    right = numbers.Integral if is_whole else numbers.Real
+    fits = isinstance(value, right) and not isinstance(value, bool) and math.isfinite(float(value))
+    if not (fits and (above is None or float(value) > above)):
+        raise InputError(f"{name} must be {what}, got {value!r}", kind="range")
+
+
+def _in_python(name: str) -> str:
+    """A field, or a value of one, as it is written in Python."""
+    name, is_value, value = name.partition("=")
+    return f'{name}="{value}"' if is_value else name
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str | os.PathLike):
+        return os.path.basename(value)
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if hasattr(value, "detach"):  # a tensor
+        value = value.detach().cpu().numpy()
+    if hasattr(value, "tolist"):  # an array, or a number of NumPy
+        return value.tolist()
+    if type(value).__name__ == "device":
+        return str(value)
+    return value if value is None or isinstance(value, int | float) else "given"
