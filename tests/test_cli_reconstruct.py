@@ -123,8 +123,12 @@ def test_a_dry_run_says_what_the_run_says(raw, capsys):
         assert any(text.startswith(line) for text in dry.splitlines())
         assert any(text.startswith(line) for text in real.splitlines())
     assert "wavelengths unknown" not in dry + real
-    assert call(raw, *options, "--dry-run") == 2  # as the run, whose result is there
-    assert "exists already" in capsys.readouterr().err
+    for again in (("--dry-run",), ()):
+        assert call(raw, *options, *again) == 0
+        assert "is finished: it was made from the same files" in capsys.readouterr().out
+    for again in (("--dry-run",), ()):  # by other settings
+        assert call(raw, *options, "--seed", 1, *again) == 2
+        assert "exists already" in capsys.readouterr().err
 
 
 def test_a_black_level_that_is_found_is_told_in_counts(raw, capsys):

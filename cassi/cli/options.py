@@ -12,6 +12,7 @@ from cassi.settings import (
     CAMERA,
     MANY,
     OPTIONS,
+    QUALITIES,
     SEQUENCE,
     SHOTS,
     TILE,
