@@ -4,6 +4,7 @@ import nox
 
 nox.options.sessions = ["lint", "tests"]
 nox.options.reuse_existing_virtualenvs = True
+PARALLEL = ("-n", "auto", "--maxprocesses=4", "--dist", "loadfile")  # a file stays in one process: what its tests share
 
 
 def install(session: nox.Session, extra: str) -> None:
@@ -15,14 +16,14 @@ def install(session: nox.Session, extra: str) -> None:
 def tests(session: nox.Session) -> None:
     """All tests; arguments after -- go to pytest."""
     install(session, "test")
-    session.run("python", "-m", "pytest", "-ra", *session.posargs)
+    session.run("python", "-m", "pytest", "-ra", *PARALLEL, *session.posargs)
 
 
 @nox.session
 def quick(session: nox.Session) -> None:
     """What needs neither many minutes nor a built site: also what differs between operating systems."""
     install(session, "test")
-    session.run("python", "-m", "pytest", "-ra", "-m", "not slow and not docs", *session.posargs)
+    session.run("python", "-m", "pytest", "-ra", *PARALLEL, "-m", "not slow and not docs", *session.posargs)
 
 
 @nox.session

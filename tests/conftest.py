@@ -7,8 +7,9 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import messages
 import pytest
 
 # Before anything is imported that reads it: as many processes as cores work here, and idle threads of BLAS and OpenMP
@@ -21,6 +22,7 @@ if TYPE_CHECKING:  # the process that hands tests to others starts them sooner w
 
 # Kernels that are not in the cache yet are compiled by one process, while the next one does what needs none of them:
 # two that come to the same kernel at a time would both compile it. All other files follow in the order of names.
+OF_WORKERS: list[messages.Entries] = []
 FIRST = ("test_kernels_cpu.py", "test_looking_report.py", "test_looking_server.py", "test_looking_figures.py")
 
 
@@ -35,6 +37,7 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    messages.update = bool(config.getoption("--update-golden"))
     config.addinivalue_line("markers", "slow: minutes; runs only where asked for, with -m slow or CASSI_SLOW_TESTS=1")
 
 
@@ -48,6 +51,20 @@ def pytest_collection() -> Iterator[None]:
         gc.freeze()
         gc.set_threshold(5_000, 20, 20)  # figures and pages are many small objects, hardly any of them garbage
         gc.enable()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if not messages.update:
+        return
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["messages"] = messages.recorded
+    else:
+        messages.write([messages.recorded, *OF_WORKERS])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    OF_WORKERS.append(getattr(node, "workeroutput", {}).get("messages", {}))
 
 
 def pytest_unconfigure() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from cases import moved
+from messages import check_words, refuses
 from scipy import ndimage
 
 from cassi.calibration.camera_model import BLURS, CameraModel, blur_weights, blurred_masks, box_blurred
@@ -14,7 +15,6 @@ from cassi.calibration.found_camera import align, find_camera, predictions
 from cassi.calibration.mask_regression import Snapshots, gather
 from cassi.calibration.self_calibration import Search, descend, directions
 from cassi.cli.main import run
-from cassi.errors import InputError
 from cassi.files import read_measurement, write_arrays
 from cassi.optics.building import camera_of_shot
 from cassi.optics.cropping import liveliest
@@ -59,7 +59,7 @@ def test_an_exact_camera_stays_exact(scene, mask):
     assert not found.accepted and found.model.exact
     assert np.array_equal(found.mask, mask)
     assert found.in_place(m) is m
-    assert "as given" in found.message
+    check_words(found.message)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,8 @@ def test_a_camera_that_the_snapshot_does_not_show_is_not_taken(scene, monkeypatc
     monkeypatch.setattr("cassi.calibration.found_camera.settled", lambda search, model, mask: model)
     monkeypatch.setattr("cassi.calibration.found_camera.clearly_better", lambda *_: True)
     found = find_camera(photographed(scene, theirs, ours))
-    assert not found.accepted and "neither the mask as given nor another" in found.message
+    assert not found.accepted
+    check_words(found.message)
     assert np.array_equal(found.mask, ours) and found.left_out is None
     assert find_camera(photographed(scene, moved(ours, dx=1.0, dy=-1.0), ours)).accepted
 
@@ -200,11 +201,12 @@ def test_light_in_one_band_is_no_other_camera(scene, fineness):
 def test_the_part_that_was_not_looked_for_is_told(scene, mask):
     m = photographed(scene, mask, mask)
     between = replace(m, shifts=tuple(2.05 * c for c in range(len(SHIFTS))))
-    assert "for bands on whole pixels only" in find_camera(between).message
+    check_words(find_camera(between).message)
     assert not find_camera(replace(m, shifts=tuple(d + 0.5 for d in SHIFTS))).accepted
     ones = replace(m, mask=np.ones_like(mask))
-    assert "this mask has none" in find_camera(ones).message and find_camera(ones).mask is ones.mask
-    assert "too small" in find_camera(replace(m, y=m.y[:64, :78], mask=m.mask[:64, :64])).message
+    assert find_camera(ones).mask is ones.mask
+    check_words(find_camera(ones).message)
+    check_words(find_camera(replace(m, y=m.y[:64, :78], mask=m.mask[:64, :64])).message)
 
 
 def test_a_mask_is_no_sharper_than_its_picture_without_need(scene, mask, monkeypatch):
@@ -249,10 +251,10 @@ def test_several_snapshots_count_together(scene, mask):
 
 
 def test_what_cannot_be_used(mask):
-    with pytest.raises(ValueError, match="no measurement given"):
+    with refuses(ValueError):
         find_camera()
     m = Measurement(y=np.ones((40, 54), np.float32), mask=mask[:40, :40], shifts=SHIFTS)
-    with pytest.raises(ValueError, match="differ in size"):
+    with refuses(ValueError):
         find_camera(m, replace(m, y=np.ones((40, 55), np.float32)))
 
 
@@ -260,7 +262,7 @@ def test_negative_light_is_refused_before_the_search(scene, mask, monkeypatch):
     monkeypatch.setattr("cassi.calibration.found_camera.find_model", lambda *_: pytest.fail("searched"))
     m = photographed(scene, mask, mask)
     for changed, black in ((replace(m, y=-m.y), None), (m, float(m.y.max()))):
-        with pytest.raises(InputError, match="values are negative"):
+        with refuses():
             find_camera(changed, black_level=black)
 
 
@@ -319,7 +321,8 @@ def test_place_and_dispersion_are_found(drawn, per_band, pose):
         share = np.linspace(0.8, 1.0, len(SHIFTS), dtype=np.float32)[:, None, None]
         mask, scene = mask * share, scene / share
     found = align(y, torch.as_tensor(mask), SHIFTS)
-    assert found.accepted and "mask moved by" in found.message and found.errors[1] < 0.9 * found.errors[0]
+    assert found.accepted and found.errors[1] < 0.9 * found.errors[0]
+    check_words(found.message)
     assert found.model.right["1"] == pytest.approx(pose["dx"], abs=0.1)
     assert found.model.down["1"] == pytest.approx(pose["dy"], abs=0.1)
     # a picture of 128 pixels and a spectrum of 14 turn and stretch by less than those of a camera
@@ -348,7 +351,7 @@ def test_a_dispersion_that_is_right_is_kept(drawn, fading):
 
 def test_what_cannot_be_aligned(mask):
     y, mask = torch.ones(SIZE, SIZE + max(SHIFTS)), torch.as_tensor(mask)
-    with pytest.raises(InputError, match="the measurement is 128 x 128 pixels"):
+    with refuses():
         align(y[:, :SIZE], mask, SHIFTS)
     dark = align(torch.zeros_like(y), mask, SHIFTS)
     assert not dark.accepted and torch.equal(torch.as_tensor(dark.mask), mask)
@@ -360,4 +363,4 @@ def test_align_on_the_command_line_says_what_it_found(drawn, tmp_path, capsys):
     write_arrays(tmp_path / "m.h5", {"measurement": y, "mask": mask, "shifts": np.array(SHIFTS)})
     told = ["--measurement", str(tmp_path / "m.h5"), "--solver", "gap-tv", "--figures", "none", "--align"]
     assert run("reconstruct", told, "reconstruct.py") == 0
-    assert "Camera found from the snapshot: mask moved by (+1." in capsys.readouterr().out
+    check_words(capsys.readouterr().out)

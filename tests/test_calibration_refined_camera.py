@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from cases import moved, write_h5
+from messages import check_words, refuses
 from scipy import ndimage
 
 from cassi.calibration import refined_camera
@@ -61,7 +62,8 @@ def test_the_captures_agree_on_the_camera_and_it_predicts_each_better(refined):
 
 def test_the_summary_names_captures_and_doubt(refined, captures):
     text = "\n".join(refined.summary())
-    assert "2 captures together" in text and "+-" in text
+    assert "+-" in text
+    check_words(text)
     assert all(m.source in text for m in captures)
     single = replace(refined, names=refined.names[:1], alone=refined.alone[:1], errors=refined.errors[:1])
     assert "moved down" in "\n".join(single.summary()) and "+-" not in "\n".join(single.summary())
@@ -71,10 +73,10 @@ def test_the_summary_names_captures_and_doubt(refined, captures):
 
 
 def test_captures_that_do_not_go_together(captures):
-    with pytest.raises(ValueError, match="no capture given"):
+    with refuses(ValueError):
         refine_camera([])
     m = captures[0]
-    with pytest.raises(ValueError, match="must have one size, got 128 x 100, 128 x 142"):
+    with refuses(ValueError):
         refine_camera([m, replace(m, y=m.y[:, :100])])
 
 
@@ -128,9 +130,8 @@ def test_a_mask_of_another_camera_is_told(tmp_path, captures, refined, mask, fil
     found = replace(refined, together=FoundCamera.as_given(replace(captures[0], mask=np.load(tmp_path / "other.npy"))))
     assert run("calibrate", [*words, "--mask", str(tmp_path / "other.npy")], "calibrate.py") == 0
     told = capsys.readouterr().err
-    for m in captures:
-        assert f"warning: {m.source}: wrong mask: no orientation" in told
-    assert told.count("the camera as found does not fit it either") == len(captures)
+    assert all(told.count(f"warning: {m.source}: ") == 1 for m in captures) and told.count("\n") == len(captures)
+    check_words(told)
 
 
 def test_a_file_that_is_no_capture_is_one_line(tmp_path, capsys):

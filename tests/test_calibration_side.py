@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from messages import refuses
 from PIL import Image
 from scipy.ndimage import gaussian_filter
 
-from cassi import CASSI, InputError, SidePicture
+from cassi import CASSI, SidePicture
 from cassi.calibration.side_registration import FITS, _fitted, register
 from cassi.calibration.side_response import fitted_gain, fitted_response, fitted_tone, misfit, noise_of
 from cassi.files.side_pictures import read_side_picture, write_side_picture
@@ -94,13 +95,13 @@ def test_an_eight_bit_picture_comes_back_as_it_was_written(tmp_path):
 
 
 def test_files_that_cannot_be_used(tmp_path):
-    with pytest.raises(InputError, match="does not exist"):
+    with refuses():
         read_side_picture(tmp_path / "none.png")
     (tmp_path / "text.png").write_text("no picture")
-    with pytest.raises(InputError, match="cannot be read as"):
+    with refuses():
         read_side_picture(tmp_path / "text.png")
     Image.fromarray(9 * np.eye(20, dtype=np.uint8)).save(tmp_path / "grey.png")
-    with pytest.raises(InputError, match="one channel or three"):
+    with refuses():
         write_side_picture(tmp_path / "two.png", np.ones((20, 20, 2)))
     assert isinstance(read_side_picture(tmp_path / "grey.png"), SidePicture)
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from messages import refuses
 
 from cassi import CASSI, gap_tv
 from cassi.choice import automatic, bases, noise, stages
@@ -270,10 +271,8 @@ def test_several_shots_take_the_fine_stages_of_one_with_a_stronger_prior():
 
 def test_errors(small):
     A, y, _ = small
-    gains = [({"gain": gain}, "gain must be positive") for gain in (0.0, math.nan)]
-    of_a_stack = ({"y": y[None]}, r"one snapshot at a time: y must be \(16, 23\), got \(1, 16, 23\)")
-    for changed, message in [of_a_stack, *gains]:
-        with pytest.raises(ValueError, match=message):
+    for changed in [{"y": y[None]}, *({"gain": gain} for gain in (0.0, math.nan))]:
+        with refuses(ValueError):
             reconstruct_auto(**{"A": A, "y": y, "num_iters": 3, **changed})
 
 

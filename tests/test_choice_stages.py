@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from messages import check_words, refuses
 from scipy import stats
 from test_priors_learned import stirred
 
@@ -18,7 +19,6 @@ from cassi.choice.judge import Verdict, accepts, is_better, z
 from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import Plan
 from cassi.choice.stages import Learned, NonLocal, Problem, Stage, State, Tv, Watch
-from cassi.errors import InputError
 from cassi.optics.detector import brightness
 from cassi.priors.learned import LearnedPrior, Size, packed
 from cassi.priors.spectral_basis import analyse, smooth_basis
@@ -91,7 +91,7 @@ def test_another_prior_forgets_the_multiplier(shot):
     denoise = shot.problem.non_local(shot.A, shot.y, 0.3)
     expected, _ = shot.problem.solve(shot.A, shot.y, 2, state=replace(start.run, e=0 * start.run.e), denoise=denoise)
     torch.testing.assert_close(found.x, expected.x)
-    with pytest.raises(ValueError, match="put Tv before"):
+    with refuses(ValueError):
         NonLocal(0.3, 2).run(shot.A, shot.y, shot.problem, None, Watch())
 
 
@@ -267,8 +267,8 @@ def test_a_network_that_diverges_is_as_if_it_were_not_there(shot):
     wild.net.leave.bias.data[:] = math.nan
     found = auto(shot, weights=wild)
     assert not found.plan.is_learned and math.isinf(found.evidence.trials[1].held_out_error)
-    assert found.explain().endswith("The learned prior was tried and not accepted.")
-    with pytest.raises(FloatingPointError, match="learned prior diverged"):
+    check_words(found.explain())
+    with refuses(FloatingPointError):
         auto(shot, weights=wild, prior="learned")
 
 
@@ -305,7 +305,7 @@ def test_a_network_that_knows_the_scene_is_taken(quality, share):
     shot = Shot(48, parts=3, mode="bilinear")
     found, without = auto(shot, weights=Oracle(shot), quality=quality), auto(shot, prior="tv")
     assert found.plan.is_learned and found.as_dict()["learned"] is True
-    assert "a learned prior" in found.explain()
+    check_words(found.explain())
     assert shot.error(found.result.x) < share * shot.error(without.result.x)
 
 
@@ -329,7 +329,7 @@ def test_a_plan_comes_back_from_plain_values_and_is_repeated(shot):
         plain | {"noise": plain["noise"] | {"alpha": "a"}}, plain | {"level": math.nan}, plain | {"axis": "x"},
         plain | {"vectors": [[math.nan] * 6]}, plain | {"axis": 5}, plain | {"vectors": []},
     ):  # fmt: skip
-        with pytest.raises(InputError, match="no plan of a reconstruction by this version"):
+        with refuses():
             Plan.from_dict(wrong)
 
 
@@ -365,16 +365,16 @@ def test_weights_from_a_file(shot, tmp_path):
 
 
 def test_what_does_not_go_together_is_refused(shot, tmp_path):
-    with pytest.raises(InputError, match="unknown prior 'x'"):
+    with refuses():
         Settings(prior="x")
-    with pytest.raises(InputError, match='prior="tv" needs solver="auto"'):
+    with refuses():
         Settings(solver="gap-tv", prior="tv")
-    with pytest.raises(InputError, match="total variation alone"):
+    with refuses():
         Settings(prior="learned", num_iters=5)
-    with pytest.raises(InputError, match="weights does not go with prior"):
+    with refuses():
         Settings(prior="tv", weights=stirred(SIZE))
     (tmp_path / "w.safetensors").write_bytes(b"nothing")
-    with pytest.raises(InputError, match="holds no learned prior"):
+    with refuses():
         reconstruct(shot.y, shot.A.mask, step=1, weights=tmp_path / "w.safetensors")
 
 

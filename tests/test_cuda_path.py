@@ -15,6 +15,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from messages import check_words, refuses, warns
 from pretend_device import Ledger, pretend_cuda
 from test_priors_learned import SMALL
 from torch import Tensor
@@ -26,7 +27,7 @@ from training.loop import new_prior
 from training.scenes import Pictures, Scenes
 
 import cassi
-from cassi import CASSI, InputError, MultiShot, Reconstruction, SidePicture
+from cassi import CASSI, MultiShot, Reconstruction, SidePicture
 from cassi.choice.stages import Learned, NonLocal, Tv
 from cassi.cli.main import main
 from cassi.kernels.dispatch import pick_device
@@ -232,11 +233,11 @@ def test_what_is_wrong_with_numbers_on_the_device_is_said_when_they_are_read():
     z[1, 3, 3] = torch.nan
     with pretend_cuda():
         A = CASSI.from_step(mask.to(CUDA), 2, BANDS)
-        with pytest.raises(ValueError, match="variance must be >= 0 everywhere"):
+        with refuses(ValueError):
             subspace_tv(A, y.to(CUDA), torch.eye(BANDS)[:4].to(CUDA), variance=-y.to(CUDA), num_iters=3)
-        with pytest.raises(FloatingPointError, match="images hold NaN or Inf"):
+        with refuses(FloatingPointError):
             NonlocalDenoiser(0.5)(z.to(CUDA), 0)
-        with pytest.raises(ValueError, match="sigma must be positive"):
+        with refuses(ValueError):
             NonlocalDenoiser(torch.tensor([1.0, -1.0, 1.0, 1.0]).to(CUDA))(z.nan_to_num().to(CUDA), 0)
 
 
@@ -330,7 +331,7 @@ def test_the_second_device_is_honoured():
     with pretend_cuda(1):
         found = reconstruct("cuda:1", **named("gap-tv"))
         assert found.cube.device == torch.device("cuda:1") and found.parameters["device"] == "cuda:1"
-        with pytest.raises(InputError, match="is not available: this machine has 2 CUDA devices"):
+        with refuses():
             pick_device("cuda:2")
 
 
@@ -367,31 +368,31 @@ def test_the_warming_up_launches_what_a_default_run_takes(monkeypatch, capsys):
     monkeypatch.setattr("cassi.running.warm_up.SIDE", SIDE)
     with pretend_cuda() as ledger:
         assert main(["warm-up", "--device", "cuda"]) == 0
-    assert "Triton is ready for a default run on cuda" in capsys.readouterr().out
+    check_words(capsys.readouterr().out.splitlines()[-1])
     launched = {what for what, _ in ledger.launches}
     kernels = "shift_sum", "shift_back", "subspace_step", "squared_distances", "tv_steps", "gather_groups", "put_back"
     assert launched >= {f"triton {name}" for name in kernels} | {"convolution"}
-    with pretend_cuda(triton=False), pytest.warns(UserWarning, match="Triton does not run"):
+    with pretend_cuda(triton=False), warns():
         assert main(["warm-up", "--device", "cuda"]) == 0
-    assert "eager torch did a default run on cuda" in capsys.readouterr().out
+    check_words(capsys.readouterr().out.splitlines()[-1])
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_the_warming_up_of_a_device_that_is_not_there(capsys):
     assert main(["warm-up", "--device", "cuda"]) == 2
-    assert "this machine has no CUDA device" in capsys.readouterr().err
+    check_words(capsys.readouterr().err)
 
 
 def test_what_a_gpu_refuses_is_refused():
     with pretend_cuda() as ledger:
         here, there = torch.ones(3, device="cuda"), torch.ones(3)
-        with pytest.raises(RuntimeError, match="on the same device"):
+        with refuses(RuntimeError):
             here + there
-        with pytest.raises(TypeError, match="to numpy"):
+        with refuses(TypeError):
             here.numpy()
-        with pytest.raises(RuntimeError, match="indices should be"):
+        with refuses(RuntimeError):
             there[here.long()]
-        with pytest.raises(RuntimeError, match="generator"):
+        with refuses(RuntimeError):
             torch.rand(3, device="cuda", generator=torch.Generator())
         before = ledger.launches.total(), ledger.waits.total()
         total = ((here + 1) * 2).sum()

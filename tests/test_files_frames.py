@@ -8,9 +8,10 @@ import h5py
 import numpy as np
 import pytest
 import tifffile
+from messages import refuses
 from PIL import Image
 
-from cassi.files import InputError, Levels, ReadOptions, describe, open_container, read_measurement, shared_levels
+from cassi.files import Levels, ReadOptions, describe, open_container, read_measurement, shared_levels
 from cassi.files.container import Container
 from cassi.files.formats.tiff import _open
 from cassi.files.frames import find_files, natural
@@ -92,7 +93,7 @@ def test_files_of_folders_patterns_and_lists(tmp_path):
     assert names([tmp_path / "frame10.npy", tmp_path], mask)[:3] == ["frame10", "frame1", "frame2"]
     assert names(tmp_path / "frame1*.npy") == ["frame1", "frame10"]
     assert names(tmp_path / "frame1_cube.npy") == ["frame1_cube"]  # named alone it is meant
-    with pytest.raises(InputError, match="no measurement files found"):
+    with refuses():
         find_files(tmp_path / "*.tif")
     assert sorted(["a10b2", "a9b30", "a10b1", "A2"], key=natural) == ["A2", "a9b30", "a10b1", "a10b2"]
 
@@ -114,7 +115,7 @@ def test_describe_lists_arrays(tmp_path):
     ):  # fmt: skip
         assert line in text
     (tmp_path / "broken.h5").write_text("nothing")
-    with pytest.raises(InputError, match="not HDF5"):
+    with refuses():
         describe(tmp_path / "broken.h5")
 
 

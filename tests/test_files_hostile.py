@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import scipy.io
 from cases import write_h5
+from messages import check_words, refuses
 from PIL import Image
 from test_files_reading import write_v73
 
@@ -101,59 +102,59 @@ def test_random_bytes_changed(tmp_path, name):
 
 
 def test_what_is_no_data_file(tmp_path):
-    assert "no such file" in one_line(read_measurement, tmp_path / "missing.h5")
-    assert "is a directory" in one_line(read_measurement, tmp_path)
+    check_words(one_line(read_measurement, tmp_path / "missing.h5"))
+    check_words(one_line(read_measurement, tmp_path))
     (tmp_path / "empty.h5").touch()
-    assert "the file is empty" in one_line(read_measurement, tmp_path / "empty.h5")
-    assert "null byte" in one_line(read_measurement, "a\0b.h5")
+    check_words(one_line(read_measurement, tmp_path / "empty.h5"))
+    check_words(one_line(read_measurement, "a\0b.h5"))
     (tmp_path / "m.h5").write_text("this is a letter\nof two lines")
-    assert "not HDF5 or another supported format" in one_line(read_measurement, tmp_path / "m.h5")
+    check_words(one_line(read_measurement, tmp_path / "m.h5"))
     (tmp_path / "zip.npz").write_bytes(b"PK\x05\x06" + bytes(18))
-    assert "found nothing" in one_line(read_measurement, tmp_path / "zip.npz")
+    check_words(one_line(read_measurement, tmp_path / "zip.npz"))
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    "content",
     [
-        ({"other": Y, "mask": MASK}, "no measurement found, expected one of measurement, .*found mask"),
-        ({"measurement": Y}, r"no mask found, expected one of mask, .*found measurement \(24, 30\) float32"),
-        ({"measurement": Y, "mask": -MASK}, "negative values .lowest -1.; a transmission must"),
-        ({"measurement": Y, "mask": 0 * MASK}, "zero everywhere: no light would pass"),
-        ({"measurement": Y, "mask": np.full_like(MASK, np.nan)}, "'mask' holds 576 values that are NaN"),
-        ({"measurement": Y * np.inf, "mask": MASK}, "'measurement' holds 720 values that are NaN, Inf"),
-        ({"measurement": Y.astype(float) * 1e300, "mask": MASK}, "too large for float32"),
-        ({"measurement": Y + 1j, "mask": MASK}, "'measurement' is complex: expected real numbers"),
-        ({"measurement": np.bytes_("text"), "mask": MASK}, "'measurement' is text|has 0 axes"),
-        ({"measurement": np.zeros((24, 0)), "mask": MASK}, "is empty, its shape is|does not fit"),
-        ({"measurement": np.zeros(30), "mask": MASK}, r"has 1 axes \(30,\), expected 2 or 3"),
-        ({"measurement": Y, "mask": MASK[:20, :22]}, "both need equally many rows, got 20 and 24"),
-        ({"measurement": Y[:, :20], "mask": MASK}, "must be at least as wide as the mask"),
-        ({"measurement": Y, "mask": MASK, "shifts": [0, np.nan]}, "'shifts' must be finite"),
-        ({"measurement": Y, "mask": MASK, "wavelengths": [500.0]}, "1 values for 4 bands"),
-        ({"measurement": Y, "mask": MASK, "wavelengths": [1.0, -2, 3, 4]}, "must be positive and finite"),
-        ({"measurement": Y, "mask": MASK, "bad_pixels": np.ones((3, 3))}, "expected that of the measurement"),
-        ({"measurement": Y, "mask": np.where(RNG.random(MASK.shape) < 1e-2, 1e30, MASK)}, "a damaged pixel"),
-        ({"measurement": Y * 1e36, "mask": MASK}, "'measurement': values of size \\S+ are out of range for float32"),
-        ({"measurement": Y.astype(float) * 1e-300, "mask": MASK}, "save them in another unit"),
-        ({"measurement": Y, "mask": MASK[:, :1]}, "a single row or column, expected the image of a mask"),
-        ({"measurement": Y, "mask": MASK, "shifts": np.zeros(20_000)}, "must be at most 10000 numbers"),
-        ({"measurement": Y, "mask": MASK, "wavelengths": [500.0, 550, 550, 600]}, "must all differ"),
-        ({"measurement": Y, "mask": MASK, "bad_pixels": np.ones(Y.shape)}, "every detector pixel is marked bad"),
-        ({"attributes": {"gain": np.bytes_("two")}, "measurement": Y, "mask": MASK}, "'gain' must be one finite"),
-        ({"attributes": {"gain": np.nan}, "measurement": Y, "mask": MASK}, "'gain' must be one finite number"),
-        ({"attributes": {"read_noise": [1, 2]}, "measurement": Y, "mask": MASK}, "'read_noise' must be one finite"),
+        {"other": Y, "mask": MASK},
+        {"measurement": Y},
+        {"measurement": Y, "mask": -MASK},
+        {"measurement": Y, "mask": 0 * MASK},
+        {"measurement": Y, "mask": np.full_like(MASK, np.nan)},
+        {"measurement": Y * np.inf, "mask": MASK},
+        {"measurement": Y.astype(float) * 1e300, "mask": MASK},
+        {"measurement": Y + 1j, "mask": MASK},
+        {"measurement": np.bytes_("text"), "mask": MASK},
+        {"measurement": np.zeros((24, 0)), "mask": MASK},
+        {"measurement": np.zeros(30), "mask": MASK},
+        {"measurement": Y, "mask": MASK[:20, :22]},
+        {"measurement": Y[:, :20], "mask": MASK},
+        {"measurement": Y, "mask": MASK, "shifts": [0, np.nan]},
+        {"measurement": Y, "mask": MASK, "wavelengths": [500.0]},
+        {"measurement": Y, "mask": MASK, "wavelengths": [1.0, -2, 3, 4]},
+        {"measurement": Y, "mask": MASK, "bad_pixels": np.ones((3, 3))},
+        {"measurement": Y, "mask": np.where(RNG.random(MASK.shape) < 1e-2, 1e30, MASK)},
+        {"measurement": Y * 1e36, "mask": MASK},
+        {"measurement": Y.astype(float) * 1e-300, "mask": MASK},
+        {"measurement": Y, "mask": MASK[:, :1]},
+        {"measurement": Y, "mask": MASK, "shifts": np.zeros(20_000)},
+        {"measurement": Y, "mask": MASK, "wavelengths": [500.0, 550, 550, 600]},
+        {"measurement": Y, "mask": MASK, "bad_pixels": np.ones(Y.shape)},
+        {"attributes": {"gain": np.bytes_("two")}, "measurement": Y, "mask": MASK},
+        {"attributes": {"gain": np.nan}, "measurement": Y, "mask": MASK},
+        {"attributes": {"read_noise": [1, 2]}, "measurement": Y, "mask": MASK},
     ],
 )  # fmt: skip
-def test_wrong_content(tmp_path, content, message):
-    with pytest.raises(InputError, match=message):
+def test_wrong_content(tmp_path, content):
+    with refuses():
         read_measurement(write_h5(tmp_path / "m.h5", **content))
 
 
 def test_matlab_content_that_is_no_array(tmp_path):
     scipy.io.savemat(tmp_path / "m.mat", {"meas": {"inner": Y}, "mask": MASK})
-    assert "'meas' is a struct (save its fields as variables)" in one_line(read_measurement, tmp_path / "m.mat")
+    check_words(one_line(read_measurement, tmp_path / "m.mat"))
     scipy.io.savemat(tmp_path / "m.mat", {"meas": Y, "mask": np.array([MASK, 1], dtype=object)})
-    assert "'mask' is a cell array" in one_line(read_measurement, tmp_path / "m.mat")
+    check_words(one_line(read_measurement, tmp_path / "m.mat"))
 
 
 class Payload:
@@ -172,7 +173,7 @@ def test_objects_are_never_unpickled(tmp_path, name):
         np.save(tmp_path / name, values, allow_pickle=True)
     else:
         np.savez(tmp_path / name, measurement=values)
-    assert "a pickled Python object, never loaded" in one_line(read_measurement, tmp_path / name, mask=MASK)
+    check_words(one_line(read_measurement, tmp_path / name, mask=MASK))
     (tmp_path / "raw.npy").write_bytes(pickle.dumps(Payload(tmp_path / "executed")))
     one_line(read_measurement, tmp_path / "raw.npy", mask=MASK)
     assert not (tmp_path / "executed").exists()
@@ -199,19 +200,19 @@ def external_storage(file, secret):
 
 
 @pytest.mark.parametrize(
-    ("way_out", "message"),
+    "way_out",
     [
-        (external_link, "no measurement found"), (soft_link_through_an_external_one, "no measurement found"),
-        (virtual_dataset, "stored in another file"), (external_storage, "stored in another file"),
+        external_link, soft_link_through_an_external_one,
+        virtual_dataset, external_storage,
     ],
 )  # fmt: skip
-def test_nothing_outside_the_file_is_read(tmp_path, way_out, message):
+def test_nothing_outside_the_file_is_read(tmp_path, way_out):
     write_h5(tmp_path / "elsewhere.h5", measurement=Y, mask=MASK)
     with h5py.File(write_h5(tmp_path / "m.h5", mask=MASK), "a") as file:
         way_out(file, tmp_path / "elsewhere.h5")
         raw = file.create_group("raw")
         raw["self"] = raw  # a circle of hard links
-    assert message in one_line(read_measurement, tmp_path / "m.h5")
+    check_words(one_line(read_measurement, tmp_path / "m.h5"))
 
 
 def test_bombs_are_refused(tmp_path):
@@ -224,7 +225,7 @@ def test_bombs_are_refused(tmp_path):
     with h5py.File(paths[2], "w") as file:
         file.create_dataset("measurement", header["shape"], "f4", chunks=(64, 64), compression="gzip")
     for container in map(open_container, paths):
-        with pytest.raises(InputError, match="takes 3725 GiB at once"):
+        with refuses():
             container.read(container.entries[-1])
 
 
@@ -255,27 +256,23 @@ def changed(name, place, byte):
 
 
 NO_SNAPSHOTS = {
-    "png in color": (saved("p.png", "RGB"), "a color PNG (mode RGB)"),
-    "png with transparency": (saved("p.png", "LA"), "a color PNG (mode LA)"),
-    "png of a wrong checksum": (changed("p.png", (b"IEND", -5), 0), "cannot be read as PNG, it is damaged"),
-    "png of one bit": (saved("p.png", "1"), "values of one bit are not counts"),
-    "tiff in color": (saved("p.tif", "RGBA"), "a color TIFF"),
-    "tiff of a palette": (saved("p.tif", "P"), "a color TIFF"),
-    "tiff with transparency": (saved("p.tif", "LA"), "a color TIFF"),
-    "tiff of light and dark swapped": (
-        changed("p.tif", (struct.pack("<HHI", 262, 3, 1), 8), 0), "a TIFF in which 0 is white"
-    ),
-    "tiff that is turned": (saved("p.tif", "L", tiffinfo={274: 3}), "a rotated TIFF (orientation 3)"),
-    "tiff of unequal pages": (
-        saved("p.tif", "L", save_all=True, append_images=[Image.new("L", (3, 3))]), "pages of unequal size or kind"
-    ),
+    "png in color": saved("p.png", "RGB"),
+    "png with transparency": saved("p.png", "LA"),
+    "png of a wrong checksum": changed("p.png", (b"IEND", -5), 0),
+    "png of one bit": saved("p.png", "1"),
+    "tiff in color": saved("p.tif", "RGBA"),
+    "tiff of a palette": saved("p.tif", "P"),
+    "tiff with transparency": saved("p.tif", "LA"),
+    "tiff of light and dark swapped": changed("p.tif", (struct.pack("<HHI", 262, 3, 1), 8), 0),
+    "tiff that is turned": saved("p.tif", "L", tiffinfo={274: 3}),
+    "tiff of unequal pages": saved("p.tif", "L", save_all=True, append_images=[Image.new("L", (3, 3))]),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", NO_SNAPSHOTS)
 def test_pictures_that_are_no_snapshot(tmp_path, kind):
-    write, message = NO_SNAPSHOTS[kind]
-    assert message in one_line(read_measurement, write(tmp_path), mask=MASK)
+    write = NO_SNAPSHOTS[kind]
+    check_words(one_line(read_measurement, write(tmp_path), mask=MASK))
 
 
 def test_pictures_that_are_read_for_what_they_are(tmp_path):
@@ -291,7 +288,7 @@ def test_pictures_that_are_read_for_what_they_are(tmp_path):
 
 def test_negative_counts_need_a_word(tmp_path):
     path = write_h5(tmp_path / "m.h5", measurement=(Y * 4000 - 500).astype(np.int16), mask=MASK)
-    assert "the counts go down to -49" in one_line(read_measurement, path)
+    check_words(one_line(read_measurement, path))
     assert np.allclose(read_measurement(path, levels=Levels(black_level=-500)).y * (4095 + 500), Y * 4000, atol=1)
 
 
@@ -300,7 +297,7 @@ def test_masks_of_any_unit_are_brought_to_one(tmp_path, scale, dtype):
     mask = MASK + np.float64(0.25)
     m = read_measurement(write_h5(tmp_path / "m.h5", measurement=Y, mask=(mask * scale).astype(dtype)))
     assert np.allclose(m.mask, mask / mask.max(), rtol=1e-4)
-    assert any("divided by their maximum" in note for note in m.notes)
+    check_words(*m.notes)
 
 
 def test_names_never_reach_the_terminal_as_they_are(tmp_path):
@@ -324,5 +321,5 @@ def test_an_array_too_large_to_be_read_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr("cassi.files.container.MAX_READ_BYTES", 5 * Y.nbytes)
     monkeypatch.setenv("CASSI_READ_LIMIT", "2")
     path = write_h5(tmp_path / "m.h5", measurement=np.stack([Y] * 12), mask=MASK)
-    assert "takes 0 GiB at once" in one_line(read_measurement, path)
+    check_words(one_line(read_measurement, path))
     assert read_measurement(path, frames=slice(0, 9)).y.shape == (9, 24, 30)

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from messages import refuses
 from scipy.integrate import quad
 
-from cassi.errors import InputError
 from cassi.files.spectrum_files import Spectrum, band_means, read_spectrum
 
 TABLES = {
@@ -32,23 +32,23 @@ def test_tables_of_any_program(tmp_path, name, encoding):
 
 
 @pytest.mark.parametrize(
-    ("text", "match"),
+    "text",
     [
-        ("no numbers\n", "expected lines of wavelength and value such as 450.5;0.123, found none"),
-        ("", "found none"),
-        ("450;0.1\n", "found none"),
-        ("450;0.1\n460;x\n470;0.2\n", "two numbers in each line of the table, got '460;x'"),
-        ("450;1e999\n460;1\n", "values finite"),
-        ("-450;1\n460;1\n", "wavelengths must be positive"),
-        ("450;1\n450;2\n", "all values are of one wavelength, 450 nm"),
-        ("a\0b", "expected a table of wavelength and value as text"),
+        "no numbers\n",
+        "",
+        "450;0.1\n",
+        "450;0.1\n460;x\n470;0.2\n",
+        "450;1e999\n460;1\n",
+        "-450;1\n460;1\n",
+        "450;1\n450;2\n",
+        "a\0b",
     ],
 )
-def test_what_is_no_table(tmp_path, text, match):
+def test_what_is_no_table(tmp_path, text):
     (tmp_path / "a.csv").write_text(text)
-    with pytest.raises(InputError, match=match):
+    with refuses():
         read_spectrum(tmp_path / "a.csv")
-    with pytest.raises(InputError, match="no such file"):
+    with refuses():
         read_spectrum(tmp_path / "b.csv")
 
 

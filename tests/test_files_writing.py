@@ -11,8 +11,9 @@ import h5py
 import numpy as np
 import pytest
 import scipy.io
+from messages import refuses
 
-from cassi.errors import InputError, OutputError
+from cassi.errors import OutputError
 from cassi.files import check_output, read_cube, read_measurement, replacing, write_cube, write_measurement
 from cassi.files.atomic import signals_held
 from cassi.files.cube_store import gather_cubes
@@ -103,14 +104,14 @@ def test_measurement_of_a_stack_and_sub_pixel_shifts(tmp_path):
 
 def test_measurements_go_to_hdf5_only(tmp_path):
     m = Measurement(y=np.ones((4, 6), np.float32), mask=np.ones((4, 4), np.float32), shifts=(0, 2))
-    with pytest.raises(InputError, match=r"expected the suffix \.h5 or \.hdf5"):
+    with refuses():
         write_measurement(tmp_path / "m.mat", m)
 
 
 def test_existing_output_is_kept_without_overwrite(tmp_path):
     path = tmp_path / "c.h5"
     path.write_bytes(b"precious")
-    with pytest.raises(OutputError, match="exists already"):
+    with refuses(OutputError):
         write_cube(path, np.zeros((2, 3, 4)))
     assert path.read_bytes() == b"precious"
     write_cube(path, np.zeros((2, 3, 4)), overwrite=True)
@@ -118,36 +119,36 @@ def test_existing_output_is_kept_without_overwrite(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    "name",
     [
-        ("c.xyz", "unknown output format '.xyz'"), ("c", "unknown output format ''"),
-        ("nowhere/c.h5", "the folder .*nowhere does not exist"), ("folder.h5", "is a folder"),
+        "c.xyz", "c",
+        "nowhere/c.h5", "folder.h5",
     ],
 )  # fmt: skip
-def test_output_that_cannot_be(tmp_path, name, message):
+def test_output_that_cannot_be(tmp_path, name):
     (tmp_path / "folder.h5").mkdir()
-    with pytest.raises(OutputError, match=message):
+    with refuses(OutputError):
         check_output(tmp_path / name)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
 def test_folder_without_the_right_to_write(tmp_path):
     tmp_path.chmod(0o500)
-    with pytest.raises(OutputError, match="may not be written to"):
+    with refuses(OutputError):
         check_output(tmp_path / "c.h5")
     tmp_path.chmod(0o700)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments",
     [
-        ({"cube": np.zeros((3, 4))}, r"cube must be \(C, H, W\)"), ({"cube": np.zeros((0, 3, 4))}, "not empty"),
-        ({"cube": np.zeros((2, 3, 4)), "wavelengths": [500]}, "1 wavelengths for 2 bands"),
-        ({"cube": np.zeros((2, 3, 4)), "datasets": {"cube": np.zeros(3)}}, "'cube' is taken"),
+        {"cube": np.zeros((3, 4))}, {"cube": np.zeros((0, 3, 4))},
+        {"cube": np.zeros((2, 3, 4)), "wavelengths": [500]},
+        {"cube": np.zeros((2, 3, 4)), "datasets": {"cube": np.zeros(3)}},
     ],
 )  # fmt: skip
-def test_content_that_cannot_be_written(tmp_path, arguments, message):
-    with pytest.raises(InputError, match=message):
+def test_content_that_cannot_be_written(tmp_path, arguments):
+    with refuses():
         write_cube(tmp_path / "c.h5", **arguments)
     assert list(tmp_path.iterdir()) == []
 
@@ -158,7 +159,7 @@ def test_a_file_that_appears_meanwhile_is_kept(tmp_path):
             temporary.write_bytes(b"mine")
             (tmp_path / "c.h5").write_bytes(b"theirs")
 
-    with pytest.raises(OutputError, match="exists already"):
+    with refuses(OutputError):
         overtaken()
     assert (tmp_path / "c.h5").read_bytes() == b"theirs"
     assert len(list(tmp_path.iterdir())) == 1
@@ -221,6 +222,6 @@ def test_a_sequence_is_gathered_whole(tmp_path):
         assert not file.attrs["ok"] and file.attrs["verdict"] == "1 of 3 frames do not fit the mask; wrong mask"
     small = write_cube(tmp_path / "small.h5", cubes[0, :, :2])
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(InputError, match="give frames of one run"):
+    with refuses():
         gather_cubes(tmp_path / "second.h5", [frames[0], small])
     assert sorted(tmp_path.iterdir()) == before

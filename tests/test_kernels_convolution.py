@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from messages import refuses
 
 from cassi.kernels.convolution import convolve_rows, correlate_rows
 
@@ -65,21 +66,21 @@ def test_no_rows_give_no_rows(path):
 
 
 @pytest.mark.parametrize(
-    ("a", "v", "error", "words"),
+    ("a", "v", "error"),
     [
-        (torch.ones(3), torch.ones(3), ValueError, "flatten leading axes"),
-        (torch.ones(2, 3), torch.ones(3, 3), ValueError, r"got \(2, 3\) and \(3, 3\)"),
-        (torch.ones(2, 0), torch.ones(2, 3), ValueError, "empty"),
-        (torch.ones(2, 3), torch.ones(2, 3).double(), TypeError, "dtype and device"),
-        (torch.ones(2, 3).long(), torch.ones(2, 3).long(), TypeError, "floating point"),
+        (torch.ones(3), torch.ones(3), ValueError),
+        (torch.ones(2, 3), torch.ones(3, 3), ValueError),
+        (torch.ones(2, 0), torch.ones(2, 3), ValueError),
+        (torch.ones(2, 3), torch.ones(2, 3).double(), TypeError),
+        (torch.ones(2, 3).long(), torch.ones(2, 3).long(), TypeError),
     ],
 )  # fmt: skip
-def test_bad_arguments_are_named(a, v, error, words):
+def test_bad_arguments_are_named(a, v, error):
     for function in (convolve_rows, correlate_rows):
-        with pytest.raises(error, match=words):
+        with refuses(error):
             function(a, v)
 
 
 def test_a_kernel_longer_than_the_rows_is_refused():
-    with pytest.raises(ValueError, match="no valid position"):
+    with refuses(ValueError):
         correlate_rows(torch.ones(1, 3), torch.ones(1, 4))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from cases import tv_prox
+from messages import refuses
 from torch import Tensor
 
 from cassi import CASSI, MultiShot, admm_tv, gap_tv
@@ -86,8 +87,9 @@ def test_what_a_kernel_raises_in_another_thread_is_raised(three_threads):
             raise RuntimeError("the last range")
 
     for _ in range(20):
-        with pytest.raises(RuntimeError, match="the last range"):
+        with pytest.raises(RuntimeError) as caught:
             threads.share_out(kernel, 100, 1 << 30)
+        assert caught.value.args == ("the last range",)
 
 
 def test_more_threads_than_one_change_nothing(three_threads):
@@ -142,8 +144,8 @@ def test_a_forked_process_has_threads_of_its_own(three_threads):
 def test_what_the_kernels_take():
     x = random(4, 6)
     assert kernels(x, None, x.clone()) is cpu
-    for refused in (x.t(), x.half(), x[:0], x.to("meta")):
-        assert kernels(refused) is None
+    for foreign in (x.t(), x.half(), x[:0], x.to("meta")):
+        assert kernels(foreign) is None
     assert kernels(x, x.double()) is None
     wanted = x.clone().requires_grad_()
     assert kernels(wanted) is None
@@ -161,7 +163,7 @@ def test_not_a_number_comes_through():
     assert int(A.forward(x).isnan().sum()) == 1
     assert tv_prox(x, 0.3, num_iters=2)[0].isnan().any()
     y[0, 2, 3] = math.inf
-    with pytest.raises(FloatingPointError, match="GAP diverged"):
+    with refuses(FloatingPointError):
         gap_tv(A, y, tv_weight=0.1, num_iters=3)
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from cases import random
+from messages import refuses
 
 from cassi.kernels.patches import aggregate_patches, extract_patches
 
@@ -73,16 +74,16 @@ def test_first_and_second_derivatives():
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    "call",
     [
-        (lambda: extract_patches(torch.ones(4, 6), 5), "does not fit an axis of 4"),
-        (lambda: extract_patches(torch.ones(4, 6), 0), "at least 1"),
-        (lambda: extract_patches(torch.ones(8, 8), 2, 3), "some pixels would be in no patch"),
-        (lambda: extract_patches(torch.ones(5), 2), r"x must be \(..., H, W\)"),
-        (lambda: aggregate_patches(torch.ones(2, 2, 4), (5, 5)), r"\(..., p, p, n_h, n_w\)"),
-        (lambda: aggregate_patches(torch.ones(2, 2, 3, 4), (5, 5)), r"has \(4, 4\) patches of 2 x 2"),
+        lambda: extract_patches(torch.ones(4, 6), 5),
+        lambda: extract_patches(torch.ones(4, 6), 0),
+        lambda: extract_patches(torch.ones(8, 8), 2, 3),
+        lambda: extract_patches(torch.ones(5), 2),
+        lambda: aggregate_patches(torch.ones(2, 2, 4), (5, 5)),
+        lambda: aggregate_patches(torch.ones(2, 2, 3, 4), (5, 5)),
     ],
 )  # fmt: skip
-def test_bad_arguments_are_named(call, words):
-    with pytest.raises(ValueError, match=words):
+def test_bad_arguments_are_named(call):
+    with refuses(ValueError):
         call()

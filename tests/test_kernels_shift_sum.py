@@ -5,6 +5,7 @@ import oracle
 import pytest
 import torch
 from cases import GRID, Case, make_mask
+from messages import refuses
 
 from cassi.kernels.shift_sum import detector_width, shift_back, shift_sum
 
@@ -107,13 +108,13 @@ def test_shapes_that_do_not_fit_are_refused(path):
     x, y, mask = torch.ones(2, 3, 4), torch.ones(3, 5), torch.ones(3, 4)
     shifts = (0, 1)
     for bad in (torch.ones(3, 3, 4), torch.ones(2, 4, 4), torch.ones(2, 3, 5), torch.ones(3, 4)):
-        with pytest.raises(ValueError, match=r"x must end in \(2, 3, 4\), got"):
+        with refuses(ValueError):
             shift_sum(bad, mask, shifts)
     for bad in (torch.ones(4, 5), torch.ones(3, 4), torch.ones(5)):
-        with pytest.raises(ValueError, match=r"y must end in \(3, 5\), got"):
+        with refuses(ValueError):
             shift_back(bad, mask, shifts)
     for bad in (torch.ones(3, 3, 4), torch.ones(1, 2, 3, 4), torch.ones(4)):
-        with pytest.raises(ValueError, match=r"mask must be \(H, W\) or \(2, H, W\), got"):
+        with refuses(ValueError):
             shift_sum(x, bad, shifts)
-        with pytest.raises(ValueError, match=r"mask must be \(H, W\) or \(2, H, W\), got"):
+        with refuses(ValueError):
             shift_back(y, bad, shifts)

@@ -5,6 +5,7 @@ import colorsys
 import numpy as np
 import pytest
 import torch
+from messages import refuses
 
 from cassi.looking.color import cube_to_srgb
 
@@ -101,9 +102,9 @@ def test_unknown_wavelengths_give_the_documented_false_color():
 
 def test_bad_input():
     cube = np.zeros((28, 4, 4))
-    with pytest.raises(ValueError, match=r"cube must be \(bands, height, width\)"):
+    with refuses(ValueError):
         cube_to_srgb(cube[0], BANDS)
-    with pytest.raises(ValueError, match=r"wavelengths must have shape \(28,\)"):
+    with refuses(ValueError):
         cube_to_srgb(cube, BANDS[:5])
-    with pytest.raises(ValueError, match="finite and distinct"):
+    with refuses(ValueError):
         cube_to_srgb(cube, np.full(28, 500.0))

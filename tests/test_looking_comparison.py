@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from messages import check_words, refuses
 
-from cassi.errors import InputError
 from cassi.files import write_cube
 from cassi.looking.comparison import compare
 
@@ -43,21 +43,22 @@ def test_a_frame_of_a_stack(tmp_path, truth):
     assert compare(stack, single, frame=1).numbers["psnr"] == pytest.approx(-20 * np.log10(0.05), abs=1e-3)
     found = compare(write_cube(tmp_path / "dim.h5", truth / 4), single)
     assert found.numbers["factor"] == pytest.approx(4, rel=1e-5) and found.numbers["psnr_scaled"] > 90
-    assert "in another unit? times 4 the first" in str(found) and "another unit" not in str(compare(stack, single))
-    for first, frame, held in ((stack, 2, 2), (stack, -1, 2), (single, 1, 1)):
-        with pytest.raises(InputError, match=rf"\.h5: no frame {frame}, it holds {held}"):
+    assert "another unit" not in str(compare(stack, single))
+    check_words(str(found))
+    for first, frame in ((stack, 2), (stack, -1), (single, 1)):
+        with refuses():
             compare(first, single, frame=frame)
 
 
 def test_what_cannot_be_compared(tmp_path, files, truth):
     first, second = files
-    with pytest.raises(InputError, match=r"b\.h5 holds no truth to compare with; give the file"):
+    with refuses():
         compare(second)
     small = write_cube(tmp_path / "small.h5", truth[:, :8])
-    with pytest.raises(InputError, match=r"a\.h5 is \(3, 16, 20\), small\.h5 \(3, 8, 20\)"):
+    with refuses():
         compare(first, small)
     other = write_cube(tmp_path / "other.h5", truth, wavelengths=[460, 560, 660])
-    with pytest.raises(InputError, match="other wavelengths; resample"):
+    with refuses():
         compare(first, other)
-    with pytest.raises(InputError, match="no such file"):
+    with refuses():
         compare(first, tmp_path / "none.h5")

@@ -13,9 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from messages import refuses
 from PIL import Image
 
-from cassi.errors import InputError, OutputError
+from cassi.errors import OutputError
 from cassi.looking import figures
 from cassi.looking.color import band_colors
 from cassi.looking.report_data import ReportData
@@ -264,7 +265,7 @@ def test_the_difference_shows_errors_and_decibels(cube):
     angle = np.degrees(np.arccos(a @ b / np.linalg.norm(a) / np.linalg.norm(b)))
     assert maps[1].images[0].get_array()[7, 9] == pytest.approx(angle, rel=1e-3)
     assert f"Spectral angle: mean {maps[1].images[0].get_array().mean():.1f}°" in words(figure)
-    with pytest.raises(ValueError, match="must have one shape"):
+    with refuses(ValueError):
         figures.difference(cube, cube[:3])
 
 
@@ -325,22 +326,23 @@ def test_save_figures_is_atomic(tmp_path, cube, monkeypatch):
     before = paths[0].read_bytes()
     with monkeypatch.context() as patch:
         patch.setattr(Image.Image, "save", broken)
-        with pytest.raises(OutputError, match="disk full"):
+        with refuses(OutputError):
             figures.save_figures({"a": figure}, tmp_path / "new" / "folder")
     assert paths[0].read_bytes() == before
     assert sorted(p.name for p in (tmp_path / "new" / "folder").iterdir()) == ["a.png", "b.png"]
 
 
 @pytest.mark.parametrize(
-    ("draw", "complaint"),
+    "draw",
     [
-        *((draw, r"wavelengths must have shape \(8,\)") for draw in (figures.bands, figures.srgb)),
-        (lambda cube, _: figures.bands(cube[0]), r"cube must be \(bands, height, width\)"),
-        (lambda cube, _: figures.choose_points(cube[0]), r"cube must be \(bands, height, width\)"),
+        figures.bands,
+        figures.srgb,
+        lambda cube, _: figures.bands(cube[0]),
+        lambda cube, _: figures.choose_points(cube[0]),
     ],
 )
-def test_bad_input(cube, draw, complaint):
-    with pytest.raises(ValueError, match=complaint):
+def test_bad_input(cube, draw):
+    with refuses(ValueError):
         draw(cube, BANDS[:3])
 
 
@@ -357,7 +359,7 @@ def test_formats_and_resolution(tmp_path):
         {"a": figures.srgb(np.random.default_rng(0).random((3, 20, 30)))}, tmp_path, formats=("pdf", "svg"), dpi=50
     )
     assert [path.read_bytes() for path in paths[1:]] == before  # equal input, equal file
-    with pytest.raises(InputError, match="'bmp' is no format of figures, expected png, pdf, svg"):
+    with refuses():
         figures.save_figures(figure, tmp_path, formats=("bmp",))
 
 

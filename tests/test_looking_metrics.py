@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from messages import refuses
 from skimage.metrics import structural_similarity
 
 from cassi.looking.metrics import psnr, residual_whiteness, sam, ssim
@@ -110,17 +111,17 @@ def test_torch_and_numpy_agree():
 
 @pytest.mark.parametrize("metric", [psnr, ssim, sam])
 def test_shapes_that_cannot_be_compared(metric):
-    with pytest.raises(ValueError, match=r"one shape, got \(2, 16, 16\) and \(3, 16, 16\)"):
+    with refuses(ValueError):
         metric(np.zeros((2, 16, 16)), np.zeros((3, 16, 16)))
     for shape in ((4,), (0, 16, 16)):
-        with pytest.raises(ValueError, match="must be pictures"):
+        with refuses(ValueError):
             metric(np.zeros(shape), np.zeros(shape))
 
 
 def test_options_that_make_no_sense():
     picture = np.zeros((16, 16))
     for peak in (0, -1, math.nan):
-        with pytest.raises(ValueError, match="peak must be positive"):
+        with refuses(ValueError):
             psnr(picture, picture, peak=peak)
-        with pytest.raises(ValueError, match="peak must be positive"):
+        with refuses(ValueError):
             ssim(picture, picture, peak=peak)

@@ -8,10 +8,10 @@ import re
 import numpy as np
 import pytest
 import torch
+from messages import refuses
 from PIL import Image
 
 from cassi import CASSI, reconstruct
-from cassi.errors import InputError
 from cassi.files import write_cube
 from cassi.looking.overview import inline_html, write_index
 from cassi.looking.report_data import ReportData, report_of
@@ -66,7 +66,7 @@ def test_an_index_of_a_folder(tmp_path):
     assert "failed: NaN in it" in text and "1 by total variation" in text and "<script" not in text
     assert write_index(tmp_path) == page, "an older index is replaced"
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="no result in it"):
+    with refuses():
         write_index(tmp_path / "empty")
 
 

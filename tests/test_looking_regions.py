@@ -5,8 +5,9 @@ import json
 
 import numpy as np
 import pytest
+from messages import refuses
 
-from cassi.errors import InputError, OutputError
+from cassi.errors import OutputError
 from cassi.looking.regions import Region, read_regions, spectrum_of, write_regions, write_spectra
 from cassi.looking.report_data import ReportData
 
@@ -37,7 +38,7 @@ def test_places_as_they_are_typed(text, rows, columns):
 
 @pytest.mark.parametrize("text", ["4", "4,5,0", "a,b", "-1,2", "1,2,3,4", ""])
 def test_places_that_are_none(text):
-    with pytest.raises(InputError, match="expected ROW,COLUMN or ROW,COLUMN,SIZE"):
+    with refuses():
         Region.at(text)
 
 
@@ -50,7 +51,7 @@ def test_spectrum_spread_and_error_bar():
     np.testing.assert_allclose(found.std, picked.std(1), rtol=1e-5)
     np.testing.assert_allclose(found.error, picked.mean(1) / 10, rtol=1e-6)
     np.testing.assert_allclose(spectrum_of(data, TRIANGLE, of=data.truth).mean, 2 * picked.mean(1), rtol=1e-6)
-    with pytest.raises(InputError, match=r"region 'far' holds no pixel of the scene, 12 x 15 px"):
+    with refuses():
         spectrum_of(data, Region(((50, 50), (60, 50), (60, 60)), "far"))
 
 
@@ -62,7 +63,7 @@ def test_files_read_back(tmp_path):
     assert read_regions(path)[0].corners == TRIANGLE.corners
     path.write_text(json.dumps({"corners": TRIANGLE.corners, "name": "one"}))
     assert [one.name for one in read_regions(path)] == ["one"]
-    with pytest.raises(OutputError, match="exists already"):
+    with refuses(OutputError):
         write_regions(path, [TRIANGLE])
 
 
@@ -73,7 +74,7 @@ def test_files_read_back(tmp_path):
 )  # fmt: skip
 def test_files_that_hold_no_region(tmp_path, text):
     (tmp_path / "a.json").write_text(text)
-    with pytest.raises(InputError, match=r'a\.json: .*expected \{"regions"'):
+    with refuses():
         read_regions(tmp_path / "a.json")
 
 

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from cases import write_h5
 from chromium import Browser, browser  # noqa: F401  (a fixture)
+from messages import refuses
 from PIL import Image
 
-from cassi.errors import InputError, OutputError
+from cassi.errors import OutputError
 from cassi.files import write_cube
 from cassi.looking.regions import Region, read_regions, spectrum_of, write_regions
 from cassi.looking.report_data import ReportData, read_report
@@ -121,57 +122,57 @@ def test_read_report_picks_the_frame_of_a_stack(tmp_path: Path) -> None:
     np.testing.assert_array_equal(data.cube[:, 1:3, :], cubes[2, :, 1:3])
     np.testing.assert_array_equal(data.measurement, snapshots[2])
     for frame in (3, -1):
-        with pytest.raises(InputError, match=f"no frame {frame}, the file holds 3"):
+        with refuses():
             read_report(path, frame=frame)
 
 
 def test_read_report_refuses_what_is_no_result(tmp_path: Path) -> None:
     np.savez(tmp_path / "cube.npz", cube=np.ones((2, 3, 4)))
-    with pytest.raises(InputError, match=r"npz.*expected a result in HDF5"):
+    with refuses():
         read_report(tmp_path / "cube.npz")
     write_h5(tmp_path / "other.h5", picture=np.ones((3, 4)))
-    with pytest.raises(InputError, match=r"no cube \(C, H, W\).*picture \(3, 4\)"):
+    with refuses():
         read_report(tmp_path / "other.h5")
     # with its truth, as `cassi simulate` writes it
     write_h5(tmp_path / "m.h5", measurement=np.ones((3, 6)), mask=np.ones((3, 4)), cube=np.ones((3, 3, 4)))
-    with pytest.raises(InputError, match="this is a measurement, not the result of a run") as caught:
+    with refuses() as caught:
         read_report(tmp_path / "m.h5")
     assert caught.value.kind == "measurement"
     write_cube(tmp_path / "odd.h5", np.ones((2, 3, 4)), datasets={"truth": np.ones((2, 3, 5))})
-    with pytest.raises(InputError, match=r"odd\.h5: truth must have the shape of the cube"):
+    with refuses():
         read_report(tmp_path / "odd.h5")
 
 
 @pytest.mark.parametrize(
-    ("parts", "complaint"),
+    "parts",
     [
-        ({"cube": np.ones((2, 3, 4, 5))}, r"cube must be \(C, H, W\).*select one frame"),
-        ({"uncertainty": np.ones((2, 3, 3))}, "uncertainty must have the shape of the cube"),
-        ({"residual": np.ones(5)}, "residual must be one snapshot"),
-        ({"wavelengths": np.ones(3)}, r"wavelengths must be \(2,\)"),
+        {"cube": np.ones((2, 3, 4, 5))},
+        {"uncertainty": np.ones((2, 3, 3))},
+        {"residual": np.ones(5)},
+        {"wavelengths": np.ones(3)},
     ],
 )  # fmt: skip
-def test_parts_that_do_not_fit_are_refused(parts: dict, complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
+def test_parts_that_do_not_fit_are_refused(parts: dict) -> None:
+    with refuses(ValueError):
         ReportData(**({"cube": np.ones((2, 3, 4))} | parts))
 
 
 def test_write_report_leaves_nothing_half_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = ReportData(np.random.default_rng(0).random((3, 16, 16)))
-    with pytest.raises(OutputError, match=r"expected the suffix \.html"):
+    with refuses(OutputError):
         write_report(tmp_path / "report.pdf", data)
     path = write_report(tmp_path / "report.html", data)
     before = path.read_bytes()
-    with pytest.raises(OutputError, match="exists already"):
+    with refuses(OutputError):
         write_report(path, data)
-    with pytest.raises(OutputError, match=r"does not exist; create it first"):
+    with refuses(OutputError):
         write_report(tmp_path / "no folder" / "report.html", data)
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OutputError, match="the disk is full"):
+    with refuses(OutputError):
         write_report(path, data, overwrite=True)
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["report.html"]

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from cases import random
+from messages import refuses
 from oracle import matrix as dense
 
 from cassi import CASSI, admm_tv, gap_tv
@@ -132,22 +133,22 @@ def test_gaussian_psf():
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "words"),
+    ("call", "error"),
     [
-        (lambda m: BlurredCASSI(m.int(), (0, 1)), TypeError, "floating-point tensor"),
-        (lambda m: BlurredCASSI(m, ()), ValueError, "one finite number per band"),
-        (lambda m: BlurredCASSI(m, (0, math.nan)), ValueError, "one finite number per band"),
-        (lambda m: BlurredCASSI(m[0], (0, 1)), ValueError, r"mask must be \(H, W\)"),
-        (lambda m: BlurredCASSI(m[None], (0, 1)), ValueError, "mask has 1 bands"),
-        (lambda m: BlurredCASSI(m, (0, 1), psf=torch.ones(3, 3)), ValueError, r"psf must be \(M,\) or \(2, M\)"),
-        (lambda m: BlurredCASSI(m, (0, 1), psf=-torch.ones(3)), ValueError, "psf must be >= 0"),
-        (lambda m: BlurredCASSI(m, (0, 1), psf=torch.zeros(3)), ValueError, "positive sum"),
-        (lambda m: BlurredCASSI(m, (0, 1.5), weights=torch.ones(4, 5)), ValueError, r"weights must be \(4, 7\)"),
-        (lambda m: BlurredCASSI(m, (0, 1), tol=0.0), ValueError, "tol must be positive"),
-        (lambda m: BlurredCASSI(m, (0, 1)).solve(torch.full((4, 6), math.nan), 0.1), FloatingPointError, "NaN or Inf"),
-        (lambda m: gaussian_psf(0.0), ValueError, "must be positive"),
+        (lambda m: BlurredCASSI(m.int(), (0, 1)), TypeError),
+        (lambda m: BlurredCASSI(m, ()), ValueError),
+        (lambda m: BlurredCASSI(m, (0, math.nan)), ValueError),
+        (lambda m: BlurredCASSI(m[0], (0, 1)), ValueError),
+        (lambda m: BlurredCASSI(m[None], (0, 1)), ValueError),
+        (lambda m: BlurredCASSI(m, (0, 1), psf=torch.ones(3, 3)), ValueError),
+        (lambda m: BlurredCASSI(m, (0, 1), psf=-torch.ones(3)), ValueError),
+        (lambda m: BlurredCASSI(m, (0, 1), psf=torch.zeros(3)), ValueError),
+        (lambda m: BlurredCASSI(m, (0, 1.5), weights=torch.ones(4, 5)), ValueError),
+        (lambda m: BlurredCASSI(m, (0, 1), tol=0.0), ValueError),
+        (lambda m: BlurredCASSI(m, (0, 1)).solve(torch.full((4, 6), math.nan), 0.1), FloatingPointError),
+        (lambda m: gaussian_psf(0.0), ValueError),
     ],
 )  # fmt: skip
-def test_bad_arguments_are_named(call, error, words):
-    with pytest.raises(error, match=words):
+def test_bad_arguments_are_named(call, error):
+    with refuses(error):
         call(torch.ones(4, 5))

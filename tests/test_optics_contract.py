@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from cases import F64, random
+from messages import refuses
 from oracle import matrix
 from torch import Tensor
 
@@ -355,7 +356,7 @@ def test_derivatives_in_cube_and_measurement(case):
 def test_an_iterated_inverse_has_no_derivative_in_the_mask():
     mask = (masks(4, 5) + 0.5).requires_grad_()
     for A in (BlurredCASSI(mask, (0.0, 1.5)), MultiShot((CASSI(mask, (0, 1)), CASSI(mask, (0, -1))))):
-        with pytest.raises(RuntimeError, match="no derivative in the mask"):
+        with refuses(RuntimeError):
             A.pinv(torch.ones(A.measurement_shape, dtype=F64))
 
 
@@ -371,22 +372,22 @@ def test_wrong_arguments_are_named(case):
     x, y = pair(A)
     wanted, one = x.clone().requires_grad_(), torch.ones(A.measurement_shape, dtype=F64)
     swapped = A.measurement_shape != A.cube_shape[-2:]  # else a cube is a batch of measurements
-    for error, words, call in (
-        (TypeError, "cube must be a torch tensor", lambda: A @ x.numpy()),
-        (TypeError, "measurement must be a torch tensor", lambda: A.adjoint(y.numpy())),
-        (TypeError, "move one of them", lambda: A.forward(x.float())),
-        (TypeError, "move one of them", lambda: A.adjoint(y.float())),
-        (ValueError, r"cube must end in .*, got ", lambda: A.forward(x[..., 1:])),
-        (ValueError, r"measurement must end in .*, got ", lambda: A.adjoint(y[..., 1:])),
-        *([(ValueError, "swapped", lambda: A @ y), (ValueError, "swapped", lambda: A.adjoint(x[None]))] * swapped),
-        (ValueError, "rho must be >= 0", lambda: A.data_step_(x, x, y, y, y, rho=-1.0)),
-        (ValueError, "same batch axes", lambda: A.data_step_(x[None], x[None], y, y, y)),
-        (RuntimeError, "gradient", lambda: A.data_step_(wanted, torch.empty_like(x), y, y.clone(), y.clone())),
-        *((ValueError, "rho must be positive", partial(A.prox, x, y, rho)) for rho in (0.0, -1.0, math.nan)),
-        (ValueError, "weights must be .* one per detector pixel", lambda: A.weighted(one[..., 1:])),
-        *((ValueError, "finite and >= 0", partial(A.weighted, w)) for w in (one - 2, one * math.nan, one / 0)),
+    for error, call in (
+        (TypeError, lambda: A @ x.numpy()),
+        (TypeError, lambda: A.adjoint(y.numpy())),
+        (TypeError, lambda: A.forward(x.float())),
+        (TypeError, lambda: A.adjoint(y.float())),
+        (ValueError, lambda: A.forward(x[..., 1:])),
+        (ValueError, lambda: A.adjoint(y[..., 1:])),
+        *([(ValueError, lambda: A @ y), (ValueError, lambda: A.adjoint(x[None]))] * swapped),
+        (ValueError, lambda: A.data_step_(x, x, y, y, y, rho=-1.0)),
+        (ValueError, lambda: A.data_step_(x[None], x[None], y, y, y)),
+        (RuntimeError, lambda: A.data_step_(wanted, torch.empty_like(x), y, y.clone(), y.clone())),
+        *((ValueError, partial(A.prox, x, y, rho)) for rho in (0.0, -1.0, math.nan)),
+        (ValueError, lambda: A.weighted(one[..., 1:])),
+        *((ValueError, partial(A.weighted, w)) for w in (one - 2, one * math.nan, one / 0)),
     ):
-        with pytest.raises(error, match=words):
+        with refuses(error, hide=r"\(\d[\d, ]*\)"):
             call()
 
 
@@ -411,11 +412,11 @@ def test_every_solver_takes_every_camera(case, solver):
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_solvers_tell_what_was_swapped(solver):
     A = CASSI(masks(4, 5), (0, 1, 2))
-    with pytest.raises(TypeError, match="first argument must be a camera, got Tensor"):
+    with refuses(TypeError):
         SOLVERS[solver](torch.ones(4, 7), A)
-    with pytest.raises(TypeError, match="must be a torch tensor, got ndarray"):
+    with refuses(TypeError):
         SOLVERS[solver](A, np.ones((4, 7)))
-    with pytest.raises(ValueError, match="swapped"):
+    with refuses(ValueError):
         SOLVERS[solver](A, torch.ones(3, 4, 5, dtype=F64))
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from messages import refuses
 from scipy import ndimage
 
 from cassi.optics.imprint import imprint, imprint_on
@@ -38,7 +39,7 @@ def test_brightness_and_small_moves_do_not_matter():
 
 
 def test_sizes_that_do_not_fit():
-    with pytest.raises(ValueError, match=r"cube must be \(C, H, W\)"):
+    with refuses(ValueError):
         imprint(np.ones((2, 8, 8)), np.ones((8, 9)))
 
 

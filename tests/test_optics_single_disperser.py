@@ -8,6 +8,7 @@ import oracle
 import pytest
 import torch
 from cases import BATCHES, F64, GRID, Case, camera
+from messages import refuses
 
 from cassi import CASSI
 
@@ -180,24 +181,24 @@ MASK = torch.ones(4, 5)
 
 
 @pytest.mark.parametrize(
-    ("make", "error", "match"),
+    ("make", "error"),
     [
-        (lambda: CASSI(np.ones((4, 5)), (0, 1)), TypeError, "mask must be a real floating-point tensor, got ndarray"),
-        (lambda: CASSI(MASK.int(), (0, 1)), TypeError, r"floating-point tensor, got torch.int32; convert it"),
-        (lambda: CASSI(MASK, 3), TypeError, "shifts must be a sequence of integers, got 3"),
-        (lambda: CASSI(MASK, (0, 1.5)), TypeError, r"whole pixels, got \(0, 1.5\)"),
-        (lambda: CASSI(MASK, (0, math.nan)), TypeError, r"whole pixels, got \(0, nan\)"),
-        (lambda: CASSI(MASK, ()), ValueError, "shifts is empty"),
-        (lambda: CASSI(MASK[0], (0,)), ValueError, r"mask must be \(H, W\) or \(C, H, W\) and not empty, got \(5,\)"),
-        (lambda: CASSI(MASK[:0], (0,)), ValueError, r"not empty, got \(0, 5\)"),
-        (lambda: CASSI(torch.ones(3, 4, 5), (0, 1)), ValueError, "mask has 3 bands but there are 2 shifts"),
-        (lambda: CASSI(MASK, (0, 1), torch.ones(4, 5)), ValueError, r"weights must be \(4, 6\).* got \(4, 5\)"),
-        (lambda: CASSI.from_step(MASK, 2, 0), ValueError, "num_bands must be at least 1, got 0"),
-        (lambda: CASSI(MASK, (0,)).to(dtype=torch.int64), TypeError, "got torch.int64"),
+        (lambda: CASSI(np.ones((4, 5)), (0, 1)), TypeError),
+        (lambda: CASSI(MASK.int(), (0, 1)), TypeError),
+        (lambda: CASSI(MASK, 3), TypeError),
+        (lambda: CASSI(MASK, (0, 1.5)), TypeError),
+        (lambda: CASSI(MASK, (0, math.nan)), TypeError),
+        (lambda: CASSI(MASK, ()), ValueError),
+        (lambda: CASSI(MASK[0], (0,)), ValueError),
+        (lambda: CASSI(MASK[:0], (0,)), ValueError),
+        (lambda: CASSI(torch.ones(3, 4, 5), (0, 1)), ValueError),
+        (lambda: CASSI(MASK, (0, 1), torch.ones(4, 5)), ValueError),
+        (lambda: CASSI.from_step(MASK, 2, 0), ValueError),
+        (lambda: CASSI(MASK, (0,)).to(dtype=torch.int64), TypeError),
     ],
 )  # fmt: skip
-def test_what_cannot_be_a_camera(make, error, match):
-    with pytest.raises(error, match=match):
+def test_what_cannot_be_a_camera(make, error):
+    with refuses(error):
         make()
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from cases import write_h5
+from messages import refuses
 
-from cassi.errors import InputError
 from cassi.files.wavelength_files import parse_wavelengths
 from cassi.optics.wavelengths import PRESETS
 
@@ -40,27 +40,27 @@ def test_files(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        ("mst-29", r"expected a preset \(cave-31, mst-28, tsa-net-28\), start:stop:count"),
-        ("450:650", "expected a preset"), ("450:650:2.5", "expected start:stop:count in nm, for example 450:650:28"),
-        ("450:650:0", "expected start:stop:count"), ("450:inf:3", "expected start:stop:count"),
-        ("450:650:28", "28 values for 3 bands; give one for each"),
-        ("450,500,-600", "must be positive and finite"), ("450,500,nan", "must be positive and finite"),
+        "mst-29",
+        "450:650", "450:650:2.5",
+        "450:650:0", "450:inf:3",
+        "450:650:28",
+        "450,500,-600", "450,500,nan",
     ],
 )  # fmt: skip
-def test_what_is_no_list(text, message):
-    with pytest.raises(InputError, match=message):
+def test_what_is_no_list(text):
+    with refuses():
         parse_wavelengths(text, 3)
 
 
 def test_files_without_wavelengths(tmp_path):
     (tmp_path / "w.txt").write_text("450 blue")
-    with pytest.raises(InputError, match="expected numbers only"):
+    with refuses():
         parse_wavelengths(str(tmp_path / "w.txt"), 2)
     (tmp_path / "w.txt").write_text("1 " * 600_000)
-    with pytest.raises(InputError, match="expected a short list"):
+    with refuses():
         parse_wavelengths(str(tmp_path / "w.txt"), 2)
     np.savez(tmp_path / "w.npz", mask=np.ones((2, 2)))
-    with pytest.raises(InputError, match="no wavelengths found; it holds mask"):
+    with refuses():
         parse_wavelengths(str(tmp_path / "w.npz"), 2)

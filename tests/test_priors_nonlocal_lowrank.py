@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from cases import tv_prox
+from messages import refuses
 
 from cassi.kernels.dispatch import eager
 from cassi.priors.nonlocal_lowrank import GroupFilters, NonlocalDenoiser, _features, _match, singular_value_gain
@@ -153,20 +154,20 @@ def test_denoiser_for_solvers(scene):
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "words"),
+    ("call", "error"),
     [
-        (lambda y: denoised_once(y[0], 0.1), ValueError, r"z must be \(..., K, H, W\)"),
-        (lambda y: denoised_once(y.int(), 0.1), ValueError, "floating point"),
-        (lambda y: denoised_once(y[:, :4], 0.1), ValueError, "H and W at least 5"),
-        (lambda y: denoised_once(y, torch.ones(2)), ValueError, "sigma must be one number or 3"),
-        (lambda y: denoised_once(y * math.nan, 0.1), FloatingPointError, "NaN or Inf"),
-        (lambda y: NonlocalDenoiser(-0.1), ValueError, "sigma must be positive"),
-        (lambda y: NonlocalDenoiser(torch.tensor([0.1, 0.0, 0.1])), ValueError, "sigma must be positive"),
-        (lambda y: NonlocalDenoiser(0.1, stride=6), ValueError, "1 <= stride <= patch"),
+        (lambda y: denoised_once(y[0], 0.1), ValueError),
+        (lambda y: denoised_once(y.int(), 0.1), ValueError),
+        (lambda y: denoised_once(y[:, :4], 0.1), ValueError),
+        (lambda y: denoised_once(y, torch.ones(2)), ValueError),
+        (lambda y: denoised_once(y * math.nan, 0.1), FloatingPointError),
+        (lambda y: NonlocalDenoiser(-0.1), ValueError),
+        (lambda y: NonlocalDenoiser(torch.tensor([0.1, 0.0, 0.1])), ValueError),
+        (lambda y: NonlocalDenoiser(0.1, stride=6), ValueError),
     ],
 )  # fmt: skip
-def test_bad_arguments_are_named(scene, call, error, words):
-    with pytest.raises(error, match=words):
+def test_bad_arguments_are_named(scene, call, error):
+    with refuses(error):
         call(scene[1])
 
 

@@ -7,6 +7,7 @@ import pytest
 import scipy.fft
 import torch
 from cases import F64
+from messages import refuses
 
 from cassi.priors.spectral_basis import analyse, principal_basis, smooth_basis, synthesise
 
@@ -43,14 +44,14 @@ def test_unequal_spacing_holds_functions_smooth_in_wavelength():
     assert np.linalg.norm(cosine - by_index.T @ (by_index @ cosine)) > 0.01 * np.linalg.norm(cosine)
 
 
-@pytest.mark.parametrize(("make", "given", "K", "message"), [
-        (smooth_basis, 0, 3, "at least one band"), (smooth_basis, 3, 0, "one component"),
-        (smooth_basis, [500.0, 500.0, 600.0], 2, "all different"), (smooth_basis, [500.0, math.inf], 2, "finite"),
-        (principal_basis, torch.ones(2, 3), 2, r"must be \(C, C\), got \(2, 3\)"),
-        (principal_basis, torch.full((2, 2), math.nan), 2, "NaN or Inf"),
+@pytest.mark.parametrize(("make", "given", "K"), [
+        (smooth_basis, 0, 3), (smooth_basis, 3, 0),
+        (smooth_basis, [500.0, 500.0, 600.0], 2), (smooth_basis, [500.0, math.inf], 2),
+        (principal_basis, torch.ones(2, 3), 2),
+        (principal_basis, torch.full((2, 2), math.nan), 2),
 ])  # fmt: skip
-def test_what_has_no_basis(make, given, K, message):
-    with pytest.raises(ValueError, match=message):
+def test_what_has_no_basis(make, given, K):
+    with refuses(ValueError):
         make(given, K)
 
 

@@ -6,8 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from cases import two_squares
+from messages import refuses
 
-from cassi import CASSI, InputError, Reconstruction, reconstruct
+from cassi import CASSI, Reconstruction, reconstruct
 from cassi.settings import SOLVERS
 
 H, W, C = 24, 20, 4
@@ -64,19 +65,19 @@ def test_four_at_once(cubes, solver):
 
 
 NUMBERS = {
-    "faint mask": ({"mask": 1e-30 * MASK}, "largest value is 1e-30, expected a transmission"),
-    "bright mask": ({"mask": 1e30 * MASK}, "largest value is 1e.30, expected a transmission"),
-    "brightest mask": ({"mask": 3e38 * MASK}, "largest value is 3e.38"),
-    "bright counts": ({"y": Y.double().numpy() * 1e300}, "NaN or Inf"),
-    "read noise": ({"gain": 1.0, "read_noise": 1e30}, "more than 1e.06 times the signal"),
-    "gain": ({"gain": 1e-300}, "more than 1e.06 times the signal"),
-    "blur": ({"psf": 1e9}, "at most a quarter of them"),
-    "large seed": ({"seed": 2**70}, "whole number of 64 bits"),
-    "no time": ({"budget": 0.0}, "budget must be a positive number"),
-    "time without end": ({"budget": math.inf}, "budget must be a positive number"),
-    "half a seed": ({"seed": 1.5}, "whole number"),
-    "doubled wavelengths": ({"wavelengths": [500.0, 500.0, 550.0, 600.0]}, "wavelengths"),
-    "black level": ({"black_level": 1e30}, "above every pixel"),
+    "faint mask": {"mask": 1e-30 * MASK},
+    "bright mask": {"mask": 1e30 * MASK},
+    "brightest mask": {"mask": 3e38 * MASK},
+    "bright counts": {"y": Y.double().numpy() * 1e300},
+    "read noise": {"gain": 1.0, "read_noise": 1e30},
+    "gain": {"gain": 1e-300},
+    "blur": {"psf": 1e9},
+    "large seed": {"seed": 2**70},
+    "no time": {"budget": 0.0},
+    "time without end": {"budget": math.inf},
+    "half a seed": {"seed": 1.5},
+    "doubled wavelengths": {"wavelengths": [500.0, 500.0, 550.0, 600.0]},
+    "black level": {"black_level": 1e30},
 }
 
 
@@ -84,8 +85,8 @@ NUMBERS = {
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("case", NUMBERS)
 def test_numbers_that_cannot_be(solver, case):
-    change, words = NUMBERS[case]
-    with pytest.raises(InputError, match=words) as caught:
+    change = NUMBERS[case]
+    with refuses() as caught:
         solve(solver, **change)
     assert "\n" not in str(caught.value)
 

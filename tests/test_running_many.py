@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import torch
 from cases import write_h5
+from messages import refuses
 from test_priors_learned import SMALL, stirred
 
-from cassi import CASSI, InputError, reconstruct
+from cassi import CASSI, reconstruct
 from cassi.cli.main import main
 from cassi.errors import OutputError
 from cassi.files import read_measurement
@@ -110,16 +111,16 @@ def test_what_was_made_otherwise_is_noticed_and_only_it_replaced(folder, tmp_pat
     run(folder, out)
     before = times(out)
     other = partial(SOLVE, tv_weight=0.7)
-    with pytest.raises(InputError, match=r"5 of 5 results were made otherwise .first frame0"):
+    with refuses():
         run(folder, out, solve=other)
     write_h5(folder / "frame1.h5", measurement=2 * snapshots()[1])
-    with pytest.raises(InputError, match=r"1 of 5 .*first frame1"):
+    with refuses():
         run(folder, out)
     assert times(out) == before
     assert run(folder, out, overwrite=True).computed == 1
     assert {name for name, t in times(out).items() if t != before[name]} == {"frame1_cube.h5"}
     write_h5(tmp_path / "mask.h5", mask=1 - MASK.numpy())
-    with pytest.raises(InputError, match="5 of 5"):
+    with refuses():
         run(folder, out)
     assert run(folder, out, solve=other, overwrite=True).computed == N
     assert run(folder, out, solve=other, overwrite=True).computed == 0, "the same command goes on"
@@ -134,7 +135,7 @@ def test_other_weights_are_another_solver():
 def test_a_file_that_is_none_of_ours_is_not_replaced(folder, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "frame4_cube.h5").write_text("precious")
-    with pytest.raises(InputError, match="first frame4"):
+    with refuses():
         run(folder, tmp_path / "out")
     assert (tmp_path / "out" / "frame4_cube.h5").read_text() == "precious"
 
@@ -175,7 +176,7 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(folder, tmp_path, monkeypat
         write(path, *args, **options)
 
     monkeypatch.setattr(many, "write_result", until_full)
-    with pytest.raises(OutputError, match="disk is full"):
+    with refuses(OutputError):
         run(folder, out, batch=1)
     monkeypatch.undo()
     before = times(out)
@@ -205,7 +206,7 @@ def test_an_interrupt_leaves_finished_frames_and_no_others(folder, tmp_path, mon
 
 def test_two_runs_do_not_write_to_one_place(folder, tmp_path):
     pytest.importorskip("fcntl", reason="file locks are a POSIX matter")
-    with many.locked(tmp_path / "out"), pytest.raises(OutputError, match="another run is writing there"):
+    with many.locked(tmp_path / "out"), refuses(OutputError):
         run(folder, tmp_path / "out")
 
 
@@ -218,12 +219,12 @@ def test_frames_of_a_folder_a_pattern_and_a_stack(folder):
 
 def test_frames_that_cannot_be_told_apart_or_are_not_there(folder, tmp_path):
     (folder / "frame1.mat").write_bytes((folder / "frame1.h5").read_bytes())
-    with pytest.raises(InputError, match="results of one name"):
+    with refuses():
         find_frames(folder)
-    with pytest.raises(InputError, match="no frames"):
+    with refuses():
         reconstruct_many([], tmp_path / "out")
     (folder / "frame1.mat").unlink()
-    with pytest.raises(InputError, match="at least 1"):
+    with refuses():
         run(folder, tmp_path / "out", batch=0)
 
 

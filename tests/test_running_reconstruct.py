@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 from cases import two_squares
+from messages import check_words, refuses
 
-from cassi import CASSI, InputError, gap_tv, reconstruct
+from cassi import CASSI, gap_tv, reconstruct
 from cassi.choice import automatic
 from cassi.choice.stages import NonLocal, Tv
 from cassi.looking.metrics import psnr
@@ -92,7 +93,7 @@ def test_a_measurement_object_brings_everything_along(camera, y):
     assert result.unit == "photons"
     np.testing.assert_array_equal(result.wavelengths, nm)
     np.testing.assert_array_equal(same.wavelengths, nm)
-    with pytest.raises(InputError, match="leave out mask, step"):
+    with refuses():
         reconstruct(m, camera.mask, step=2)
 
 
@@ -113,7 +114,7 @@ def test_bands_dispersed_to_the_left_and_a_mask_per_band(scene):
     precise = reconstruct(A.forward(scene), CASSI(masks.double(), A.shifts), prior="learned")
     same = reconstruct(A.forward(scene), masks, shifts=(0, -1, -2, -3), prior="learned", camera="as-given")
     torch.testing.assert_close(precise.cube.float(), same.cube, rtol=0.02, atol=0.02)
-    with pytest.raises(InputError, match=r"float32 or float64, got torch.float16"):
+    with refuses():
         reconstruct(A.forward(scene), CASSI(masks.half(), A.shifts))
 
 
@@ -181,51 +182,51 @@ def test_a_black_measurement_gives_a_black_cube(camera, y):
 
 
 ARRAYS = {
-    "no mask": ({"mask": None}, "a mask is needed"),
-    "rank": ({"measurement": torch.ones(5)}, r"the measurement must be \(H, W'\)"),
-    "empty": ({"measurement": torch.ones(0, 4)}, "not empty"),
-    "complex": ({"measurement": torch.ones(H, W, dtype=torch.complex64)}, "real"),
-    "mask rank": ({"mask": torch.ones(W)}, "the mask must be"),
-    "rows": ({"mask": torch.ones(H - 1, W)}, "23 rows and the measurement 24"),
-    "nan": ({"measurement": torch.full((H, W + 6), math.nan)}, "NaN or Inf; mark those pixels"),
-    "inf mask": ({"mask": torch.full((H, W), math.inf)}, "the mask holds NaN or Inf"),
-    "dark mask": ({"mask": torch.zeros(H, W)}, "zero everywhere"),
-    "width": ({"num_bands": 6}, r"6 bands do not fit.*what fits: 4 bands with step 2"),
-    "twice": ({"step": 2, "shifts": (0, 2, 4, 6)}, "give one of them"),
-    "count": ({"num_bands": 3, "shifts": (0, 2, 4, 6)}, "has 3 bands, 'shifts' holds 4"),
-    "wavelengths": ({"wavelengths": [450.0, 550.0]}, "wavelengths"),
-    "solver": ({"solver": "magic"}, "unknown solver 'magic', expected one of auto"),
-    "quality": ({"quality": "superb"}, "unknown quality"),
-    "quality of another": ({"quality": "best", "solver": "gap-tv"}, 'needs solver="auto"'),
-    "iterations": ({"num_iters": 0}, "at least 1, got 0"),
-    "weight": ({"tv_weight": -1.0}, "must be a positive number, got -1"),
-    "weight of auto": ({"tv_weight": 1.0}, 'tv_weight does not go with solver="auto"'),
-    "uncertain": ({"uncertainty": True, "solver": "gap-tv"}, 'needs solver="auto"'),
-    "weightless": ({"tv_weight": 1.0, "solver": "least-squares"}, 'does not go with solver="least-squares"'),
-    "budget": ({"budget": 0.0}, "budget must be a positive number"),
-    "bad shape": ({"bad_pixels": np.zeros((3, 3), bool)}, r"bad_pixels must be bool \(24, 26\)"),
-    "bad type": ({"bad_pixels": np.zeros((H, W + 6))}, "bad_pixels must be bool"),
-    "all bad": ({"bad_pixels": np.ones((H, W + 6), bool)}, "every detector pixel"),
-    "gain": ({"gain": -2.0}, "the gain must be positive"),
-    "masked": ({"measurement": np.ma.masked_equal(np.eye(H, W + 6), 1)}, "masked values .* would count"),
-    "negative mask": ({"mask": -torch.ones(H, W)}, "only negative values, down to -1"),
-    "in meters": ({"wavelengths": [4.5e-7, 5e-7, 5.5e-7, 6e-7]}, "4.5e-07 to 6e-07 nm is not transmitted"),
-    "read noise": ({"read_noise": -2.0}, "read noise must be >= 0"),
-    "noise of no gain": ({"read_noise": 5.0}, "needs the gain too"),
-    "black level": ({"black_level": math.nan}, "black_level must be a finite number"),
-    "bands": ({"num_bands": -1}, "num_bands must be a whole number, at least 1"),
-    "shifts": ({"shifts": (0.0, math.nan)}, "shifts hold NaN"),
-    "blur": ({"psf": -1}, "must be a positive standard deviation"),
-    "device": ({"device": "toaster"}, "unknown device 'toaster'"),
-    "no such device": ({"device": "cuda:99"}, "'cuda:99' is not available.*use auto or cpu"),
+    "no mask": {"mask": None},
+    "rank": {"measurement": torch.ones(5)},
+    "empty": {"measurement": torch.ones(0, 4)},
+    "complex": {"measurement": torch.ones(H, W, dtype=torch.complex64)},
+    "mask rank": {"mask": torch.ones(W)},
+    "rows": {"mask": torch.ones(H - 1, W)},
+    "nan": {"measurement": torch.full((H, W + 6), math.nan)},
+    "inf mask": {"mask": torch.full((H, W), math.inf)},
+    "dark mask": {"mask": torch.zeros(H, W)},
+    "width": {"num_bands": 6},
+    "twice": {"step": 2, "shifts": (0, 2, 4, 6)},
+    "count": {"num_bands": 3, "shifts": (0, 2, 4, 6)},
+    "wavelengths": {"wavelengths": [450.0, 550.0]},
+    "solver": {"solver": "magic"},
+    "quality": {"quality": "superb"},
+    "quality of another": {"quality": "best", "solver": "gap-tv"},
+    "iterations": {"num_iters": 0},
+    "weight": {"tv_weight": -1.0},
+    "weight of auto": {"tv_weight": 1.0},
+    "uncertain": {"uncertainty": True, "solver": "gap-tv"},
+    "weightless": {"tv_weight": 1.0, "solver": "least-squares"},
+    "budget": {"budget": 0.0},
+    "bad shape": {"bad_pixels": np.zeros((3, 3), bool)},
+    "bad type": {"bad_pixels": np.zeros((H, W + 6))},
+    "all bad": {"bad_pixels": np.ones((H, W + 6), bool)},
+    "gain": {"gain": -2.0},
+    "masked": {"measurement": np.ma.masked_equal(np.eye(H, W + 6), 1)},
+    "negative mask": {"mask": -torch.ones(H, W)},
+    "in meters": {"wavelengths": [4.5e-7, 5e-7, 5.5e-7, 6e-7]},
+    "read noise": {"read_noise": -2.0},
+    "noise of no gain": {"read_noise": 5.0},
+    "black level": {"black_level": math.nan},
+    "bands": {"num_bands": -1},
+    "shifts": {"shifts": (0.0, math.nan)},
+    "blur": {"psf": -1},
+    "device": {"device": "toaster"},
+    "no such device": {"device": "cuda:99"},
 }
 
 
 @pytest.mark.parametrize("case", ARRAYS)
 def test_what_cannot_be_used_is_said_in_one_line(camera, y, case):
-    changed, message = ARRAYS[case]
+    changed = ARRAYS[case]
     call = {"measurement": y, "mask": camera.mask} | changed
-    with pytest.raises(InputError, match=message) as caught:
+    with refuses() as caught:
         reconstruct(call.pop("measurement"), call.pop("mask"), **call)
     assert "\n" not in str(caught.value)
 
@@ -238,9 +239,9 @@ def test_light_is_not_negative(changed, settings):
     A = CASSI.from_step(random_mask(40, 40, generator=torch.Generator().manual_seed(2)), 1, 8)
     y = A.forward(torch.rand(8, 40, 40, generator=torch.Generator().manual_seed(3)) + 1)
     settings = {name: value * float(y.max()) if name == "black_level" else value for name, value in settings.items()}
-    with pytest.raises(InputError, match=r"values are negative.*sign error.*give -y"):
+    with refuses():
         reconstruct(changed(y), A.mask, num_bands=8, **settings)
-    with pytest.raises(InputError, match="values are negative"):
+    with refuses():
         reconstruct(changed(y), A, **{"black_level": settings.get("black_level")})
 
 
@@ -250,12 +251,12 @@ def test_a_plan_leaves_nothing_to_choose_and_is_for_its_bands(camera, y):
         {"num_iters": 5}, {"quality": "best"}, {"weights": LearnedPrior(Size())}, {"gain": 1000.0},
         {"gain": 1000.0, "read_noise": 2.0},
     ):  # fmt: skip
-        with pytest.raises(InputError, match=f"plan does not go with {', '.join(settings)}: .*; leave one of them out"):
+        with refuses():
             reconstruct(y, camera, plan=plan, **settings)
     other = CASSI.from_step(camera.mask, STEP, C - 1)
     less = other.forward(torch.ones(C - 1, H, W))
     for mask, settings in ((other, {}), (camera.mask, {"num_bands": C - 1})):
-        with pytest.raises(InputError, match=f"the plan is for {C} bands, the measurement has {C - 1}"):
+        with refuses():
             reconstruct(less, mask, plan=plan, **settings)
 
 
@@ -273,7 +274,7 @@ def test_the_lines_of_the_readme_run(monkeypatch, capsys):
     names: dict[str, object] = {}
     exec(code[1], names)
     assert names["x"].shape == (28, 256, 256)
-    assert "Held-out error" in capsys.readouterr().out
+    check_words(capsys.readouterr().out.splitlines()[-1])
 
 
 def test_knowing_the_blur_is_worth_3_db():

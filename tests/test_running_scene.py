@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from messages import refuses
 
-from cassi import CASSI, InputError
+from cassi import CASSI
 from cassi.kernels import cpu
 from cassi.kernels.dispatch import kernels
 from cassi.optics.measurement import Measurement
@@ -67,7 +68,7 @@ def test_what_a_bad_pixel_holds_is_no_light():
     for value in (np.nan, 1e6):
         task = prepare_camera(camera, np.where(bad, value, Y), Settings(bad_pixels=bad, black_level=5.0))
         assert float(task.y.max()) == Y[~bad].max() - 5
-    with pytest.raises(InputError, match="above every pixel"):
+    with refuses():
         prepare_camera(camera, np.where(bad, 1e6, Y), Settings(bad_pixels=bad, black_level=1e3))
 
 

@@ -8,13 +8,14 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from messages import check_words, refuses
 
 from cassi.calibration.camera_model import CameraModel
 from cassi.calibration.found_camera import FoundCamera
 from cassi.choice.adaptation import Adapt
 from cassi.choice.stages import STRIDE, STRIDE_OF_SEVERAL
 from cassi.cli.main import script
-from cassi.errors import InputError, OutputError
+from cassi.errors import OutputError
 from cassi.files import read_cube, write_measurement
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.cropping import crop
@@ -178,15 +179,12 @@ def test_tiles_are_solved_with_the_camera_that_is_found(tmp_path, monkeypatch):
 def test_errors(tmp_path):
     A, y, _ = frame()
     m = measurement(A, y)
-    for settings, words in (
-        ({"tile": 0}, "all border; take 32 px or more"),
-        ({"tile": 8, "reach": 9}, "all border; take 9 px or more"),
-    ):
-        with pytest.raises(InputError, match=words):
+    for settings in ({"tile": 0}, {"tile": 8, "reach": 9}):
+        with refuses():
             reconstruct_tiled(m, tmp_path / "a.h5", **settings)
-    with pytest.raises(InputError, match="one frame at a time"):
+    with refuses():
         reconstruct_tiled(Measurement(y=y.numpy()[None], mask=A.mask.numpy(), shifts=A.shifts), tmp_path / "a.h5")
-    with pytest.raises(OutputError, match="only HDF5"):
+    with refuses(OutputError):
         reconstruct_tiled(m, tmp_path / "a.tif", num_iters=2)
     assert not list(tmp_path.iterdir())
 
@@ -219,7 +217,8 @@ def test_the_program_in_tiles(tmp_path, monkeypatch, capsys):
     assert main([*settings, "--overwrite"]) == 0
     said = capsys.readouterr().out
     assert "Held-out error " in said and re.search(r"residual [\d.]+%, [\d.]+ s, PSNR [\d.]+ dB", said)
+    check_words(said)
     assert main([*settings, "--overwrite", "--figures", "f"]) == 2
-    assert "whole cube" in capsys.readouterr().err
+    check_words(capsys.readouterr().err)
     assert main([*settings, "--overwrite", "--solver", "gap-tv"]) == 2
-    assert "--tile needs --solver auto" in capsys.readouterr().err
+    check_words(capsys.readouterr().err)

@@ -11,6 +11,7 @@ from benchmarks.gpu import gpu
 from benchmarks.quality import simulated_scenes
 from benchmarks.speed import Size, iterations_to, speed, time_to_quality, tv_solvers
 from benchmarks.throughput import frames_a_minute
+from messages import refuses
 
 CPU = torch.device("cpu")
 
@@ -48,7 +49,7 @@ def test_allocations_are_those_of_torch():
 
 
 def test_what_disagrees_is_not_timed():
-    with pytest.raises(RuntimeError, match=r"b differs from a"):
+    with refuses(RuntimeError):
         timing.check_agreement({"a": lambda: torch.ones(3), "b": lambda: torch.full((3,), 2.0)})
 
 
@@ -116,7 +117,7 @@ def test_whole_commands_are_run(monkeypatch, tmp_path):
     monkeypatch.setattr(whole, "EXAMPLE", (fast,))
     text = whole.commands(None, against=whole.ROOT, turns=1)
     assert re.fullmatch(r"\| command .*\n.*\n\| busy( \| [\d.]+ \| \d{3,}){2} \| [\d.]+ \|", text)
-    with pytest.raises(ValueError, match=r"holds no scripts/reconstruct.py"):
+    with refuses(ValueError):
         whole.commands(None, against=tmp_path)
 
 
@@ -125,5 +126,5 @@ def test_every_way_to_work_through_frames(monkeypatch):
     text = many.throughput(8, size=16, num_bands=3, num_iters=2)
     assert text.startswith("8 frames of 16 x 16 x 3, gap-tv, 2 iterations, start-up left out\n\n| how |")
     assert [line.split(" | ")[0] for line in text.splitlines()[4:]] == ["| one by one from Python", "| one process"]
-    with pytest.raises(ValueError, match="at least 8"):
+    with refuses(ValueError):
         many.throughput(7)

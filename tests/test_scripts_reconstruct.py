@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from cases import write_h5
+from messages import check_words
 
 from cassi import CASSI, reconstruct
 from cassi.cli.main import script
@@ -70,9 +71,8 @@ def test_result_figures_and_summary_beside_the_input(snapshot, capsys):
         error = np.square(np.clip(file["cube"][:], 0, 1) - scene()["cube"]).mean((1, 2))
         assert float(found[3]) == pytest.approx(np.mean(-10 * np.log10(error)), abs=0.006)
         assert float(found[1]) == pytest.approx(100 * file.attrs["residual"], abs=0.006)
-    assert "solver: gap-tv" in captured.out
-    assert "final run" in captured.err and "|" not in captured.err  # in a log lines, no bar
-    assert f"the cube is written: {snapshot.with_name('m_cube.h5')}" in captured.out
+    assert "% done" in captured.err and "|" not in captured.err  # in a log lines, no bar
+    check_words(captured.out)
     assert len((captured.out + captured.err).splitlines()) <= 12
 
 
@@ -119,10 +119,10 @@ def test_a_stack_its_mask_in_another_file_and_figures_elsewhere(tmp_path, capsys
 def test_report_beside_the_result(snapshot, capsys):
     assert call("--measurement", snapshot, "--report") == 0
     assert snapshot.with_name("m_report.html").read_text().lower().startswith("<!doctype html>")
-    assert "m_report.html" in capsys.readouterr().out
+    check_words(capsys.readouterr().out.splitlines()[-1])
     snapshot.with_name("m_cube.h5").unlink()
     assert call("--measurement", snapshot, "--report") == 2
-    assert "m_report.html: exists already" in refused(capsys)
+    check_words(refused(capsys))
 
 
 def test_durations():
@@ -147,9 +147,9 @@ def test_a_wrong_command_line_is_one_line(argv, capsys):
 
 def test_nothing_to_reconstruct(capsys):
     assert program([]) == 2
-    assert refused(capsys).rstrip().endswith("no measurement given, expected a file, several, a folder or a pattern")
+    check_words(refused(capsys))
     assert program(["--mask", "mask.mat", "snapshot.mat"]) == 2
-    assert "what follows --mask is taken for more of them, name the measurement before" in refused(capsys)
+    check_words(refused(capsys))
 
 
 LONG = ("--figures", "none", "--solver", "gap-tv", "--iterations", "100000")

@@ -7,6 +7,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from messages import check_words, refuses
 
 from cassi import CASSI
 from cassi.cli.main import script
@@ -81,31 +82,31 @@ def test_dtype_and_batch_follow_the_cube():
 def test_cameras_that_cannot_be():
     light = torch.ones(4, 4)
     cases = [
-        ({"full_well": math.inf, "generator": seeded()}, "full_well must be positive"),
-        ({"full_well": 100.0, "read_noise": -1, "generator": seeded()}, "read_noise must be >= 0"),
-        ({"read_noise": 1.0}, "needs full_well"),
-        ({"bit_depth": 0}, "bit_depth must be 1 to 24"),
-        ({"full_well": 100.0}, "needs a generator"),
+        {"full_well": math.inf, "generator": seeded()},
+        {"full_well": 100.0, "read_noise": -1, "generator": seeded()},
+        {"read_noise": 1.0},
+        {"bit_depth": 0},
+        {"full_well": 100.0},
     ]
-    for options, message in cases:
-        with pytest.raises(ValueError, match=message):
+    for options in cases:
+        with refuses(ValueError):
             detect(light, **options)
     for broken in (-light, light * math.nan):
-        with pytest.raises(ValueError, match="finite and >= 0"):
+        with refuses(ValueError):
             detect(broken)
-    with pytest.raises(ValueError, match="black everywhere"):
+    with refuses(ValueError):
         detect(0 * light, bit_depth=8)
 
 
 def test_masks_and_scenes_that_cannot_be():
     for transmission in (0.0, 1.0):
-        with pytest.raises(ValueError, match="between 0 and 1"):
+        with refuses(ValueError):
             random_mask(4, 4, transmission=transmission, generator=seeded())
     for wavelengths in ([], [math.nan], [[450.0]]):
-        with pytest.raises(ValueError, match="list of finite numbers"):
+        with refuses(ValueError):
             procedural_scene(8, 8, wavelengths, generator=seeded())
     for make in (random_mask, lambda *size, generator: procedural_scene(*size, BANDS, generator=generator)):
-        with pytest.raises(ValueError, match="at least 1 x 1"):
+        with refuses(ValueError):
             make(0, 4, generator=seeded())
 
 
@@ -157,7 +158,7 @@ def test_the_script_writes_a_measurement_that_fits_its_truth(tmp_path, capsys):
     output = tmp_path / "m.h5"
     options = ("--size", "40x48", "--wavelengths", "440:700:6", "--step", -3, "--full-well", 1e6)
     assert main(*options, "--output", output) == 0
-    assert "6 bands of 40 x 48 px, step -3 px" in capsys.readouterr().out
+    check_words(capsys.readouterr().out.splitlines()[-1])
     m = read_measurement(output)
     assert m.shifts == (0, -3, -6, -9, -12, -15) and m.y.shape == (40, 63)
     np.testing.assert_allclose(m.wavelengths, np.linspace(440, 700, 6))
@@ -185,24 +186,25 @@ def test_the_script_refuses_bad_input_in_one_line(tmp_path, capsys):
     existing.write_bytes(b"precious")
     write_cube(tmp_path / "cube.h5", np.ones((3, 8, 8)))
     cases = [
-        (("--output", existing), "exists already"),
-        (("--output", out, "--cube", tmp_path / "absent.h5"), "absent.h5"),
-        (("--output", out, "--cube", tmp_path / "cube.h5", "--num-bands", 4), "has 3 bands"),
-        (("--output", out, "--read-noise", 5, "--size", 8), "needs full_well"),
-        (("--output", out, "--size", "0x8"), "is no size"),
-        (("--output", out, "--step", "1.5"), "expected a whole number such as 2, got '1.5'"),
-        (("--output", out, "--motion", "nan"), "expected a number such as 2 or 1.5, got 'nan'"),
-        (("--output", out, "--mask", "red", "--size", 8), "neither binary, grey nor a file"),
-        (("--output", tmp_path / "m.png"), "expected the suffix .h5"),
+        ("--output", existing),
+        ("--output", out, "--cube", tmp_path / "absent.h5"),
+        ("--output", out, "--cube", tmp_path / "cube.h5", "--num-bands", 4),
+        ("--output", out, "--read-noise", 5, "--size", 8),
+        ("--output", out, "--size", "0x8"),
+        ("--output", out, "--step", "1.5"),
+        ("--output", out, "--motion", "nan"),
+        ("--output", out, "--mask", "red", "--size", 8),
+        ("--output", tmp_path / "m.png"),
     ]
-    for arguments, message in cases:
+    for arguments in cases:
         try:
             code = main(*arguments)
         except SystemExit as leave:  # argparse's way out
             code = leave.code
         error = capsys.readouterr().err
         assert code == 2, (arguments, error)
-        assert message in error and error.count("\n") == 1, error
+        assert error.count("\n") == 1, error
+        check_words(error)
     assert existing.read_bytes() == b"precious"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["cube.h5", "there.h5"]
 

@@ -8,6 +8,7 @@ import pytest
 import scipy.sparse.linalg
 import torch
 from cases import F64, Plain, camera, noisy
+from messages import refuses
 
 from cassi import least_squares
 from cassi.optics.multi_shot import MultiShot
@@ -85,8 +86,8 @@ def test_what_least_squares_refuses():
     A, _ = camera()
     y = noisy(A)
     for damping in (-1.0, math.nan):
-        with pytest.raises(ValueError, match=f"damping must be >= 0, got {damping}"):
+        with refuses(ValueError):
             least_squares(A, y, damping=damping)
     for operator in (A, Plain(A)):
-        with pytest.raises(FloatingPointError, match=r"diverged: residual nan, .* at iteration 1"):
+        with refuses(FloatingPointError):
             least_squares(operator, y * math.nan)

@@ -10,6 +10,7 @@ import oracle
 import pytest
 import torch
 from cases import F64, make_mask, tv_prox
+from messages import refuses
 
 from cassi import CASSI, gap
 from cassi.kernels.dispatch import eager
@@ -334,27 +335,27 @@ def test_errors():
     y = A.forward(scene(A))
     broken = y.clone()
     broken[0, 0] = math.nan
-    with pytest.raises(FloatingPointError, match=r"subspace TV diverged.*iteration 1"):
+    with refuses(FloatingPointError):
         subspace_tv(A, broken, B)
-    for options, words in (
-        ({"basis": smooth_basis(5, 3)}, r"basis must be \(K, 4\)"),
-        ({"basis": torch.ones(4, dtype=F64)}, r"basis must be \(K, 4\)"), ({"variance": -1.0}, "variance must be >= 0"),
-        ({"variance": math.nan}, "variance must be >= 0"),
-        ({"variance": torch.full(A.measurement_shape, -1e-3)}, "variance must be >= 0"),
-        ({"tv_weight": 0.0}, "tv_weight must be positive"), ({"tv_weight": math.nan}, "tv_weight must be positive"),
-        ({"momentum": 0.34}, "momentum must be 0 to 1/3"), ({"momentum": -0.1}, "momentum must be 0 to 1/3"),
-        ({"y": y[:, 1:]}, r"must end in \(8, 12\), got \(8, 11\)"), ({"num_iters": 0}, "num_iters must be at least 1"),
+    for options in (
+        {"basis": smooth_basis(5, 3)},
+        {"basis": torch.ones(4, dtype=F64)}, {"variance": -1.0},
+        {"variance": math.nan},
+        {"variance": torch.full(A.measurement_shape, -1e-3)},
+        {"tv_weight": 0.0}, {"tv_weight": math.nan},
+        {"momentum": 0.34}, {"momentum": -0.1},
+        {"y": y[:, 1:]}, {"num_iters": 0},
     ):  # fmt: skip
-        with pytest.raises(ValueError, match=words):
+        with refuses(ValueError):
             subspace_tv(**{"A": A, "y": y, "basis": B, **options})
     _, state = subspace_tv(A, y, B, num_iters=1)
     for K, size in ((2, (4, 8, 9)), (4, (4, 8, 9)), (3, (4, 16, 9)), (3, (4, 8, 8))):
         other = camera(size)
-        with pytest.raises(ValueError, match="state must hold z"):
+        with refuses(ValueError):
             subspace_tv(other, other.forward(scene(other)), smooth_basis(4, K), state=state)
     # the compiled kernel writes where these say: another shape must never reach it
     for u in (torch.zeros(3, 8, 9), torch.zeros(1, 1, 1), torch.zeros(7), torch.zeros(2, 4, 8, 9)):
-        with pytest.raises(ValueError, match="state must hold z"):
+        with refuses(ValueError):
             subspace_tv(A, y, B, state=replace(state, u=u.double()))
 
 

@@ -8,6 +8,7 @@ import oracle
 import pytest
 import torch
 from cases import F64, make_mask
+from messages import refuses
 from test_priors_learned import SMALL, stirred
 
 import cassi.solvers.unrolled as module
@@ -152,13 +153,13 @@ def test_other_cameras(kind):
 
 def test_what_does_not_fit_is_refused():
     good = given(camera())
-    for wrong, words in (
-        ({"y": good["y"][:-1]}, r"measurement must end in \(8, 19\)"),
-        ({"variance": good["variance"][1:]}, r"variance must be like y, \(8, 19\)"),
-        ({"basis": smooth_basis(6, 5)}, r"basis must be \(K, 6\) with K at most 4"),
-        ({"start": good["start"][:, 1:]}, r"start must be \(4, 8, 9\)"),
+    for wrong in (
+        {"y": good["y"][:-1]},
+        {"variance": good["variance"][1:]},
+        {"basis": smooth_basis(6, 5)},
+        {"start": good["start"][:, 1:]},
     ):
-        with pytest.raises(ValueError, match=words):
+        with refuses(ValueError):
             unrolled(**good | wrong)
-    with pytest.raises(FloatingPointError, match="at iteration 1"):
+    with refuses(FloatingPointError):
         unrolled(**good | {"y": good["y"] * math.nan})
