@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from cassi.errors import InputError as InputError
     from cassi.optics.multi_shot import MultiShot as MultiShot
     from cassi.optics.other_cameras import double_disperser as double_disperser, video_camera as video_camera
-    from cassi.optics.side_picture import SidePicture as SidePicture
     from cassi.optics.single_disperser import CASSI as CASSI
+    from cassi.photograph.picture import SidePicture as SidePicture
     from cassi.running.reconstruct import reconstruct as reconstruct
     from cassi.running.result import Reconstruction as Reconstruction
     from cassi.running.tiled_file import reconstruct_tiled as reconstruct_tiled
@@ -30,7 +30,7 @@ _ROOM = {  # public names and their modules, imported on demand so that `cassi -
     "Reconstruction": "running.result",
     "Record": "solvers.loop",
     "Result": "solvers.loop",
-    "SidePicture": "optics.side_picture",
+    "SidePicture": "photograph.picture",
     "admm": "solvers.admm",
     "admm_tv": "solvers.admm",
     "align": "calibration.found_camera",

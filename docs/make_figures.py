@@ -31,8 +31,8 @@ from cassi.looking.report_page import write_report
 from cassi.optics.detector import detect
 from cassi.optics.measurement import Measurement
 from cassi.optics.multi_shot import MultiShot
-from cassi.optics.side_picture import expected_response
-from cassi.optics.similarity import Similarity
+from cassi.photograph.picture import expected_response
+from cassi.photograph.similarity import Similarity
 from cassi.running.result import write_result
 from cassi.simulation.camera import random_mask, side_photograph
 

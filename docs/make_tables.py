@@ -93,7 +93,7 @@ if TYPE_CHECKING:
     from cassi.calibration.found_camera import FoundCamera
     from cassi.choice.plan import Plan
     from cassi.optics.measurement import Measurement
-    from cassi.optics.side_picture import SidePicture
+    from cassi.photograph.picture import SidePicture
     from cassi.priors.learned import LearnedPrior
     from cassi.settings import Array, PathLike, Prior, Quality, Solver
 

@@ -9,7 +9,6 @@ from cassi.choice.automatic import reconstruct_auto
 from cassi.choice.bases import STANDS_OUT, best_basis, narrow_basis, narrowness, scene_basis
 from cassi.choice.by_name import solve
 from cassi.choice.held_out import Split
-from cassi.choice.neighbors import common_plan
 from cassi.choice.noise import CameraNoise, estimate_noise
 from cassi.choice.outcome import Outcome
 from cassi.choice.stages import Problem, Watch
@@ -17,6 +16,7 @@ from cassi.optics.multi_shot import MultiShot
 from cassi.optics.protocol import Camera
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.spectral_basis import smooth_basis
+from cassi.sequence.neighbors import common_plan
 from cassi.settings import Settings
 
 BANDS, SIDE = 20, 64

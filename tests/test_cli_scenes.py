@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from messages import check_words
 
-from cassi.choice import neighbors
 from cassi.cli.main import main
 from cassi.files import read_cube, write_arrays
 from cassi.looking.report_data import read_report
-from cassi.running import sequence
+from cassi.sequence import frames as sequence, neighbors
 
 FAST = ("--figures", "none", "--solver", "least-squares", "--iterations", "2")
 

@@ -39,7 +39,7 @@ from cassi.priors.learned import shipped_prior
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
 from cassi.priors.tv import TVDenoiser
 from cassi.running.many import _described
-from cassi.running.sequence import InSequence
+from cassi.sequence.frames import InSequence
 from cassi.settings import Settings
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene

@@ -21,9 +21,9 @@ from cases import write_h5
 from scipy.io import savemat
 
 import cassi.choice.automatic
-import cassi.choice.neighbors
 import cassi.cli.simulate
 import cassi.looking.figures
+import cassi.sequence.neighbors
 from cassi import CASSI
 from cassi.choice.stages import NonLocal, Tv
 from cassi.cli.options import TABLE
@@ -159,9 +159,9 @@ def test_the_examples_run(page: Path, small_data: Path, monkeypatch: pytest.Monk
         monkeypatch.setattr(figures, "figures_of", one)
     monkeypatch.setattr(cassi.cli.simulate, "BENCH_SIZE", (56, 56))
     monkeypatch.setattr(cassi.choice.automatic, "stages_of", lambda A, method: (Tv(6), ((NonLocal(0.5, 2),),)))
-    monkeypatch.setattr(cassi.choice.neighbors, "in_turn", lambda strength, *noise: (NonLocal(strength, 2),))
+    monkeypatch.setattr(cassi.sequence.neighbors, "in_turn", lambda strength, *noise: (NonLocal(strength, 2),))
     for part in ("ALONE", "TOGETHER"):
-        monkeypatch.setattr(cassi.choice.neighbors, part, 5)
+        monkeypatch.setattr(cassi.sequence.neighbors, part, 5)
     for old in [*small_data.glob("*cubes"), *small_data.glob("data/*_cube.h5")]:
         if page.stem != "looking-at-a-result" or old.parent.name != "data":
             subprocess.run(["rm", "-r", str(old)], check=True)

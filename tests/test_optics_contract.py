@@ -18,7 +18,7 @@ from cassi.choice.automatic import reconstruct_auto
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera, Weighted
-from cassi.optics.side_view import SideView
+from cassi.photograph.view import SideView
 from cassi.priors.spectral_basis import smooth_basis
 from cassi.settings import Settings
 from cassi.solvers.subspace_tv import subspace_tv

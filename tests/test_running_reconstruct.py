@@ -266,9 +266,9 @@ def test_the_lines_of_the_readme_run(monkeypatch, capsys):
     # that the lines run is what is tested
     monkeypatch.setattr(automatic, "stages_of", lambda A, method: (Tv(10), ()))
     monkeypatch.setattr("cassi.calibration.found_camera.find_camera", lambda m, **settings: None)
-    monkeypatch.setattr("cassi.choice.neighbors.in_turn", lambda strength, *noise: (NonLocal(strength, 2),))
+    monkeypatch.setattr("cassi.sequence.neighbors.in_turn", lambda strength, *noise: (NonLocal(strength, 2),))
     for part in ("ALONE", "TOGETHER"):
-        monkeypatch.setattr(f"cassi.choice.neighbors.{part}", 5)
+        monkeypatch.setattr(f"cassi.sequence.neighbors.{part}", 5)
     code = re.search(r"```python\n(.*?)```", (root / "README.md").read_text(), re.DOTALL)
     assert code is not None
     names: dict[str, object] = {}

@@ -25,7 +25,7 @@ from cassi.choice.held_out import Split
 from cassi.choice.judge import is_better
 from cassi.choice.stages import Problem
 from cassi.kernels.covariance import covariance_sum
-from cassi.priors.motion import gaussian_blur
+from cassi.kernels.smoothing import gaussian_blur
 from cassi.priors.spectral_basis import principal_basis, smooth_basis
 
 SCENE_COMPONENTS = 10  # of a basis learned from a cube

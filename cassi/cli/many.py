@@ -22,7 +22,7 @@ from cassi.optics.measurement import Measurement
 from cassi.running.many import BatchReport, SolveWith, reconstruct_many
 from cassi.running.progress import CAMERA, StepBar
 from cassi.running.result import Reconstruction
-from cassi.running.sequence import LOOKED_AT, InSequence, ReadWindow, sequence_plan, windows
+from cassi.sequence.frames import LOOKED_AT, InSequence, ReadWindow, sequence_plan, windows
 from cassi.settings import Settings
 
 MAX_NAMED = 3  # of many alike

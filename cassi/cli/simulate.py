@@ -17,11 +17,11 @@ from cassi.errors import InputError, one_line
 from cassi.files import open_container, read_cube, write_measurement
 from cassi.files.names import MASK, pick
 from cassi.files.scaling import mask_to_float32
-from cassi.files.side_pictures import write_side_picture
 from cassi.files.wavelength_files import parse_wavelengths
 from cassi.optics.measurement import Measurement
-from cassi.optics.side_picture import expected_response
-from cassi.optics.similarity import Similarity
+from cassi.photograph.file import write_side_picture
+from cassi.photograph.picture import expected_response
+from cassi.photograph.similarity import Similarity
 from cassi.simulation.camera import moving, random_mask, side_photograph, simulate, stacked
 from cassi.simulation.optical_bench import simulate_bench, write_bench
 from cassi.simulation.scene import procedural_scene

@@ -35,7 +35,7 @@ from cassi.optics.detector import brightness
 from cassi.optics.imprint import imprint_on
 from cassi.optics.mask_match import compared
 from cassi.optics.measurement import MaskCheck, Measurement
-from cassi.optics.side_picture import SidePicture
+from cassi.photograph.picture import SidePicture
 from cassi.running.concerns import measurement_concerns, result_concerns
 from cassi.running.progress import CAMERA, SIDE, WHITE, one_of
 from cassi.running.result import Finished, Reconstruction
@@ -138,9 +138,9 @@ def solve_frames(scene: Scene, settings: Settings, listener: Listener, start: fl
     """Solve each snapshot at brightness 1, within an equal share of the remaining time; cubes are in the unit of y."""
     side = settings.side if isinstance(settings.side, SidePicture) else None  # its file is read
     if side is not None:
-        from cassi.running.beside import check_side, solve_beside  # loads much that no other run needs
+        from cassi.photograph.solver import check_side, solve_beside  # loads much that no other run needs
 
-        check_side(side, scene)
+        check_side(side, scene.A.cube_shape[0], scene.num_scenes)
     outcomes = []
     for k, y in enumerate(scene.frames):
         level, name = brightness(scene.A, y), one_of(k, scene.num_scenes)

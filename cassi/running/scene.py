@@ -18,7 +18,6 @@ from cassi.choice.plan import Plan
 from cassi.errors import InputError, one_line
 from cassi.files.options import ReadOptions
 from cassi.files.scenes import read_scene
-from cassi.files.side_pictures import read_side_picture
 from cassi.files.wavelength_files import parse_wavelengths
 from cassi.kernels.dispatch import pick_device, pin_float32
 from cassi.optics.building import camera_of
@@ -30,8 +29,9 @@ from cassi.optics.measurement import MaskCheck, Measurement, as_transmission, ch
 from cassi.optics.multi_shot import MultiShot
 from cassi.optics.outliers import without_impulses
 from cassi.optics.protocol import Camera
-from cassi.optics.side_picture import SidePicture
 from cassi.optics.wavelengths import check_wavelengths
+from cassi.photograph.file import read_side_picture
+from cassi.photograph.picture import SidePicture
 from cassi.priors.learned import LearnedPrior, load_prior
 from cassi.settings import Settings
 

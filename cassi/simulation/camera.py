@@ -12,8 +12,8 @@ from torch import Tensor
 from cassi.kernels.displacement import displace, displacement_matrix
 from cassi.optics.detector import Snapshot, detect
 from cassi.optics.multi_shot import MultiShot
-from cassi.optics.similarity import Similarity
 from cassi.optics.single_disperser import CASSI
+from cassi.photograph.similarity import Similarity
 
 MaskKind = Literal["binary", "grey"]
 

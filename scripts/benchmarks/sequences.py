@@ -16,7 +16,7 @@ from cassi.optics.detector import detect
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
 from cassi.running.reconstruct import reconstruct
-from cassi.running.sequence import LOOKED_AT, REACH, InSequence, beside, sequence_plan
+from cassi.sequence.frames import LOOKED_AT, REACH, InSequence, beside, sequence_plan
 from cassi.settings import Settings
 from cassi.simulation.camera import random_mask
 

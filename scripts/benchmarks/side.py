@@ -18,10 +18,10 @@ from cassi.choice.stages import Watch
 from cassi.files import read_measurement
 from cassi.looking.metrics import psnr, sam
 from cassi.optics.detector import brightness
-from cassi.optics.side_picture import SidePicture
-from cassi.optics.similarity import Similarity
 from cassi.optics.single_disperser import CASSI
-from cassi.running.beside import solve_beside
+from cassi.photograph.picture import SidePicture
+from cassi.photograph.similarity import Similarity
+from cassi.photograph.solver import solve_beside
 from cassi.settings import Settings
 from cassi.simulation.camera import side_photograph
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from cassi.kernels.linear import conjugate_gradients
+from cassi.kernels.smoothing import gaussian_blur
 from cassi.optics.protocol import Camera
-from cassi.priors.motion import gaussian_blur, warp
+from cassi.sequence.motion import warp
 
 SPACING = 8  # between the nodes of the interpolated motion [pixel]
 SMOOTH, SMALL = 0.24, 1e-3  # lambda and mu, relative to the mean of the diagonal of J^T w J

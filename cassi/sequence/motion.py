@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from cassi.kernels.smoothing import gaussian_blur
 
 WINDOW = 8.0  # standard deviation of the window within which the motion is assumed constant [pixel]
 STEPS = 6  # of Gauss and Newton on each scale
@@ -58,16 +58,6 @@ def warp(images: Tensor, v: Tensor) -> Tensor:
     j = torch.arange(width, dtype=v.dtype, device=v.device) + v[1]
     grid = torch.stack([2 * j / max(1, width - 1) - 1, 2 * i / max(1, height - 1) - 1], dim=-1)
     return F.grid_sample(images[None], grid[None], mode="bicubic", padding_mode="border", align_corners=True)[0]
-
-
-def gaussian_blur(images: Tensor, sigma: float, border: str = "reflect") -> Tensor:
-    """Images (N, H, W) convolved with a Gaussian; mirrored at the border, or 0 beyond it ("constant")."""
-    radius = min(math.ceil(3 * sigma), min(images.shape[-2:]) - 1)
-    t = torch.arange(-radius, radius + 1, dtype=images.dtype, device=images.device)
-    taps = torch.exp(-0.5 * (t / sigma) ** 2)
-    taps = taps / taps.sum()
-    padded = F.pad(images[:, None], (radius,) * 4, mode=border)
-    return F.conv2d(F.conv2d(padded, taps.view(1, 1, -1, 1)), taps.view(1, 1, 1, -1))[:, 0]
 
 
 def _halve(images: Tensor) -> Tensor:

@@ -9,10 +9,10 @@ from PIL import Image
 from scipy.ndimage import gaussian_filter
 
 from cassi import CASSI, SidePicture
-from cassi.calibration.side_registration import FITS, _fitted, register
-from cassi.calibration.side_response import fitted_gain, fitted_response, fitted_tone, misfit, noise_of
-from cassi.files.side_pictures import read_side_picture, write_side_picture
-from cassi.optics.similarity import Similarity
+from cassi.photograph.file import read_side_picture, write_side_picture
+from cassi.photograph.registration import FITS, _fitted, register
+from cassi.photograph.response import fitted_gain, fitted_response, fitted_tone, misfit, noise_of
+from cassi.photograph.similarity import Similarity
 from cassi.simulation.camera import side_photograph
 
 

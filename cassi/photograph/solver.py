@@ -9,18 +9,17 @@ import torch
 from scipy import ndimage
 from torch import Tensor
 
-from cassi.calibration.side_registration import FITS, NOT_SEEN, register, sharpened
-from cassi.calibration.side_response import fitted_gain, fitted_response, fitted_tone, misfit, noise_of
 from cassi.choice.held_out import Split
-from cassi.choice.joint import Photograph, finished, first_cube, gone_on, tried
 from cassi.choice.judge import POOR_FIT, accepts
 from cassi.choice.outcome import Outcome, SideEvidence
 from cassi.choice.stages import Watch
 from cassi.errors import InputError
 from cassi.optics.protocol import Camera
-from cassi.optics.side_picture import SidePicture, expected_response
-from cassi.optics.similarity import Similarity
-from cassi.running.scene import Scene
+from cassi.photograph.joint import Photograph, finished, first_cube, gone_on, tried
+from cassi.photograph.picture import SidePicture, expected_response
+from cassi.photograph.registration import FITS, NOT_SEEN, register, sharpened
+from cassi.photograph.response import fitted_gain, fitted_response, fitted_tone, misfit, noise_of
+from cassi.photograph.similarity import Similarity
 from cassi.settings import Settings
 
 DOUBT, TONE_DOUBT = 0.03, 0.1  # of a `Photograph` whose values are stated or of a usual coding, or fitted
@@ -31,13 +30,12 @@ BLENDED = 2  # pixels at the edge of corners without data into which these are i
 TONE_GAIN = 0.8  # a fitted tone curve does if it leaves less than this share of what the values as they are leave
 
 
-def check_side(side: SidePicture, scene: Scene) -> None:
-    """Raise InputError for a side picture that cannot be used with a scene."""
-    bands = scene.A.cube_shape[0]
+def check_side(side: SidePicture, bands: int, num_scenes: int) -> None:
+    """Raise InputError for a side picture that cannot be used with a camera of so many bands and these snapshots."""
     if side.response is not None and side.response.shape[1] != bands:
         raise InputError(f"the side response must have {bands} values a channel, got {side.response.shape[1]}")
-    if scene.num_scenes > 1:
-        raise InputError(f"a side picture belongs to one snapshot, got {scene.num_scenes}; reconstruct them one by one")
+    if num_scenes > 1:
+        raise InputError(f"a side picture belongs to one snapshot, got {num_scenes}; reconstruct them one by one")
 
 
 def solve_beside(

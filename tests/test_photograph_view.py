@@ -7,9 +7,9 @@ from messages import refuses
 from torch import Tensor
 
 from cassi import CASSI, MultiShot, SidePicture
-from cassi.optics.side_picture import expected_response
-from cassi.optics.side_view import SideView, through
-from cassi.optics.similarity import Similarity
+from cassi.photograph.picture import expected_response
+from cassi.photograph.similarity import Similarity
+from cassi.photograph.view import SideView, through
 from cassi.priors.spectral_basis import smooth_basis
 from cassi.solvers.subspace_tv import subspace_tv
 

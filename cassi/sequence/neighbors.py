@@ -24,13 +24,14 @@ from cassi.choice.judge import accepts, is_better
 from cassi.choice.noise import CameraNoise, noise_left
 from cassi.choice.plan import Plan
 from cassi.choice.stages import State, Tv, Watch, in_turn
-from cassi.optics.moving_scene import MovingScene
+from cassi.kernels.smoothing import gaussian_blur
 from cassi.optics.protocol import Camera
-from cassi.priors.motion import gaussian_blur, optical_flow
 from cassi.priors.spectral_basis import analyse
+from cassi.sequence.measured_motion import estimate_motion
+from cassi.sequence.motion import optical_flow
+from cassi.sequence.moving_scene import MovingScene
 from cassi.settings import Settings
 from cassi.solvers.loop import Result, relative_norm
-from cassi.solvers.measured_motion import estimate_motion
 
 HELD_OUT = 0.05  # of a frame's detector pixels
 ALONE = 150  # iterations of total variation of a frame alone; then `in_turn` but for its last run

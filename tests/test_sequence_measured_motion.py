@@ -8,9 +8,10 @@ import torch
 from scipy import ndimage
 
 from cassi import CASSI
-from cassi.priors.motion import gaussian_blur, warp
-from cassi.solvers import measured_motion as module
-from cassi.solvers.measured_motion import estimate_motion
+from cassi.kernels.smoothing import gaussian_blur
+from cassi.sequence import measured_motion as module
+from cassi.sequence.measured_motion import estimate_motion
+from cassi.sequence.motion import warp
 
 F64 = torch.float64
 C, HEIGHT, WIDTH = 4, 40, 48

@@ -9,8 +9,8 @@ import numpy as np
 
 from cassi.errors import InputError, one_line
 from cassi.files.atomic import replacing
-from cassi.optics.side_picture import SidePicture
 from cassi.optics.srgb import encode_srgb
+from cassi.photograph.picture import SidePicture
 
 
 def read_side_picture(path: str | os.PathLike[str]) -> SidePicture:

@@ -19,7 +19,7 @@ from torch import Tensor
 from cassi.choice.chain import Chain, final_run
 from cassi.choice.held_out import Split
 from cassi.choice.stages import NonLocal, Problem, State, Tv, Watch
-from cassi.optics.side_view import SideView, through
+from cassi.photograph.view import SideView, through
 from cassi.priors.spectral_basis import analyse, smooth_basis
 from cassi.solvers.loop import Result, Status
 from cassi.solvers.subspace_tv import SubspaceState

@@ -9,13 +9,13 @@ from messages import refuses
 from scipy import ndimage
 
 from cassi import CASSI
-from cassi.choice.neighbors import alone, common_plan, together
 from cassi.choice.plan import Plan
 from cassi.choice.stages import Learned, NonLocal, Tv, Watch
 from cassi.errors import InputError
 from cassi.optics.measurement import Measurement
-from cassi.optics.moving_scene import MovingScene
-from cassi.running.sequence import InSequence, ReadWindow, beside, sequence_plan
+from cassi.sequence.frames import InSequence, ReadWindow, beside, sequence_plan
+from cassi.sequence.moving_scene import MovingScene
+from cassi.sequence.neighbors import alone, common_plan, together
 from cassi.settings import Settings
 
 C, SIZE = 5, 40
@@ -55,7 +55,7 @@ def test_neighbors_help_where_the_scene_moves(film, monkeypatch):
     assert found.errors[1] < found.errors[0] and bool((found.result.x >= 0).all())
     assert isinstance(plan.stages[-1], NonLocal) and plan.stages[-1].noise == 4, "held-out pixels would choose 1"
     # the non-local prior is the stronger the more frames there are, and the plan says what was taken
-    monkeypatch.setattr("cassi.choice.neighbors.accepts", lambda *verdicts: True)
+    monkeypatch.setattr("cassi.sequence.neighbors.accepts", lambda *verdicts: True)
     found = together(frames[1], [frames[0], frames[2]], plan, Watch())
     common, taken = ([s.sigma for s in one.stages if isinstance(s, NonLocal)] for one in (plan, found.plan))
     assert taken == pytest.approx([3**0.5 * sigma for sigma in common])

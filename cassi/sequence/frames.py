@@ -18,7 +18,6 @@ import numpy as np
 import torch
 
 from cassi.calibration.found_camera import FoundCamera
-from cassi.choice.neighbors import Alone, alone, common_plan, together
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
 from cassi.choice.stages import Watch
@@ -36,6 +35,7 @@ from cassi.running.pipeline import (
 )  # fmt: skip
 from cassi.running.result import Reconstruction
 from cassi.running.scene import load, open_files, prepare
+from cassi.sequence.neighbors import Alone, alone, common_plan, together
 from cassi.settings import SEQUENCE, Settings
 from cassi.solvers.loop import Monitor
 

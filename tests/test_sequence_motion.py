@@ -7,7 +7,8 @@ from messages import refuses
 from scipy import ndimage
 
 from cassi.kernels.displacement import displace, displacement_matrix, transpose
-from cassi.priors.motion import gaussian_blur, optical_flow, warp
+from cassi.kernels.smoothing import gaussian_blur
+from cassi.sequence.motion import optical_flow, warp
 
 F64 = torch.float64
 

@@ -14,12 +14,12 @@ import cassi
 from cassi import CASSI, SidePicture
 from cassi.choice.stages import Learned, Tv
 from cassi.cli.main import main
-from cassi.files.side_pictures import read_side_picture
 from cassi.looking.metrics import psnr
-from cassi.optics.side_picture import expected_response
-from cassi.optics.similarity import Similarity
+from cassi.photograph.file import read_side_picture
+from cassi.photograph.picture import expected_response
+from cassi.photograph.similarity import Similarity
+from cassi.photograph.solver import _without_blank_corners
 from cassi.priors.spectral_basis import smooth_basis
-from cassi.running.beside import _without_blank_corners
 from cassi.simulation.camera import random_mask, side_photograph
 from cassi.simulation.scene import procedural_scene
 

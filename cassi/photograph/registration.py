@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from scipy.optimize import least_squares
 from torch import Tensor
 
+from cassi.kernels.smoothing import gaussian_blur
 from cassi.optics.protocol import Camera
-from cassi.optics.similarity import Similarity
-from cassi.priors.motion import gaussian_blur
+from cassi.photograph.similarity import Similarity
 
 COARSE = 64  # pixels of the longer side of the scene in the first search
 ANGLES = np.arange(-12.0, 12.1, 3.0)  # tried first [degree]

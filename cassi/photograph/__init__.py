@@ -1,0 +1,1 @@
+"""A photograph of the scene from beside the camera: registered, weighed, and solved together with the snapshot."""

@@ -1,0 +1,1 @@
+"""Frames that follow each other: each is reconstructed with what the frames beside it saw."""
