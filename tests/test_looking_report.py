@@ -479,7 +479,7 @@ def test_what_speaks_against_a_result_stands_in_a_red_box(browser: Browser, tmp_
             {"measurement": np.diag([9e9, 1, 1, 1]), "residual": np.diag([0, 0.6, 0.6, 0.6])},
             "much of the snapshot unexplained (residual 60%)",
         ),
-        ({"choice": {"held_out_error": 0.31}}, "pixels it has not seen: their error is 31%"),
+        ({"choice": {"held_out_error": 0.31}}, "held-out pixels: their error is 31%"),
         ({"provenance": {"imprint": 0.2}}, "the mask's pattern is left in the cube (imprint 0.20, good: below 0.12)"),
     ],
 )

@@ -93,7 +93,7 @@ def test_the_browser_shows_every_second_pixel(server: ThreadingHTTPServer, brows
     address = address_of(server)
     browser.open(address)
     browser.run("document.getElementById('clear').click()")
-    assert "of every 2 x 2 pixels one" in browser.text("#spectral")
+    assert "one of every 2 x 2 pixels" in browser.text("#spectral")
     element = browser.find("#plot-band")
     browser.run("arguments[0].scrollIntoView({block: 'center'})", element)
     ActionChains(browser.driver, duration=50).move_to_element_with_offset(

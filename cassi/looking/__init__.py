@@ -1,6 +1,6 @@
-"""Level 4: figures, colors, scores and the report page of a result.
+"""Level 4: figures, colors, scores and the report of a result.
 
-`figures` draws a result, `report_page` makes the page, `metrics` has the scores.
+`figures` draws a result, `report_page` writes the report, `metrics` has the scores.
 """
 
 import os
@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 
 if "MPLBACKEND" in os.environ and "matplotlib" not in sys.modules:
-    # where this names a backend that is not installed, as in a shell of a notebook, matplotlib ends its own import
+    # if this names a backend that is not installed, as in a shell of a notebook, importing matplotlib fails
     _backend = os.environ.pop("MPLBACKEND")
     import matplotlib
 

@@ -1,4 +1,4 @@
-"""Figures of a camera: of its calibration on a bench, and of what was found of it from captures."""
+"""Figures of a camera: its calibration on a bench, and its fit to captures."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from cassi.calibration.refined_camera import RefinedCamera
 from cassi.looking.color import shown_range
 from cassi.looking.style import EDGE, LEFT, LINE, PALETTE, Figure, Row, draw_map, page, picture_size, styled
 
-ARROWS = 11  # on each side of the field
+ARROWS = 11  # along each side of the field
 
 
 @styled
 def dispersion(calibration: Calibration) -> Figure:
-    """Displacement against wavelength, measured and fitted; the bands on it; what the fit leaves."""
+    """Displacement against wavelength, measured and fitted, with the bands and the residuals."""
     curve = calibration.dispersion
     ends = [*curve.wavelengths, *calibration.wavelengths]
     grid = np.linspace(min(ends), max(ends), 400)
@@ -41,7 +41,7 @@ def dispersion(calibration: Calibration) -> Figure:
 
 @styled
 def detector(calibration: Calibration) -> Figure:
-    """Dark level and relative response of the pixels, bad ones ringed."""
+    """Dark level and relative response of the pixels; bad pixels are circled."""
     rows, columns = np.nonzero(calibration.bad_pixels)
     width, height = picture_size(calibration.dark.shape, 3.6)
     bad = f"{len(rows)} bad pixels, {100 * calibration.bad_pixels.mean():.2f} %"
@@ -56,7 +56,7 @@ def detector(calibration: Calibration) -> Figure:
 
 @styled
 def moved(camera: RefinedCamera) -> Figure:
-    """How far the mask is from where it was believed to be, over the field, for the first and the last band."""
+    """Displacement of the mask from its assumed position over the field, for the first and the last band."""
     model = camera.together.model
     height, width = camera.given.shape[-2:]
     x, y = coordinates((ARROWS, ARROWS))
@@ -79,14 +79,14 @@ def moved(camera: RefinedCamera) -> Figure:
 
 @styled
 def sharpness(camera: RefinedCamera) -> Figure:
-    """Blur of the mask against the band, in the middle of the field and in its corners."""
+    """Blur of the mask by band, at the center and in the corners of the field."""
     model, count = camera.together.model, len(camera.together.shifts)
     figure, ((axes,),) = page(Row((5.6,), 2.8, right=EDGE))
     corners = {"upper left": (-1, -1), "upper right": (1, -1), "lower left": (-1, 1), "lower right": (1, 1)}
     for color, (name, place) in zip(PALETTE, {"middle": (0, 0), **corners}.items(), strict=False):
         x, y = np.array(place, dtype=float)[:, None]
-        here = [float(model.blur_at(x, y, band)[0]) for band in band_positions(count)]
-        axes.plot(range(1, count + 1), here, "o-", markersize=3, color=color, label=name)
+        blur = [float(model.blur_at(x, y, band)[0]) for band in band_positions(count)]
+        axes.plot(range(1, count + 1), blur, "o-", markersize=3, color=color, label=name)
     axes.set(xlabel="band", ylabel="standard deviation [px]", title="Blur of the mask")
     axes.set_ylim(bottom=0)
     axes.grid(True)

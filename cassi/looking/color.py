@@ -1,4 +1,4 @@
-"""What values look like on a display: the range shown, and bands to sRGB through the CIE 1931 2-degree observer.
+"""Values on a display: the displayed range, and bands to sRGB through the CIE 1931 2-degree observer.
 
 The table beside this file (`cie_1931_d65.csv`, every 5 nm) holds the observer and illuminant D65, and names its source.
 """
@@ -27,7 +27,7 @@ _XYZ_TO_RGB = np.linalg.inv(_RGB_TO_XYZ)
 
 
 class Limits(NamedTuple):
-    """The range of values that a picture shows, and the extremes of what it holds."""
+    """The displayed range of a picture, and the extremes of its values."""
 
     low: float
     high: float
@@ -38,13 +38,13 @@ class Limits(NamedTuple):
 def shown_range(
     values: np.ndarray, base: Literal["data", "zero", "around zero"] = "data", *, percent: float = 99.5
 ) -> Limits:
-    """The range to show of values, so that single hot pixels do not darken the rest.
+    """The range of values to display, so that single hot pixels do not darken the rest.
 
     Args:
-        values: any shape; of many only a part is looked at, NaN and Inf are left out.
+        values: any shape; large arrays are sampled, NaN and Inf ignored.
         base: "data" from the (100 - `percent`)th percentile, or 0 if that is near, to the `percent`th; "zero" from 0 to
             the `percent`th; "around zero" from minus to plus the `percent`th percentile of the magnitude.
-        percent: of the values that are not cut.
+        percent: share of the values within the range.
 
     Example:
         >>> shown_range(np.append(np.ones(999), 50.0), "zero")
@@ -66,19 +66,19 @@ def shown_range(
 
 
 def top_of(values: np.ndarray, percent: float = 99.5) -> float:
-    """The `percent`th percentile of the finite values, where it is positive; else 1."""
+    """The `percent`th percentile of the finite values if it is positive, else 1."""
     finite = _sample(values)
     top = float(np.percentile(finite, percent)) if finite.size else 0.0
     return top if top > 0 else 1.0
 
 
 def value_label(unit: str) -> str:
-    """What the axis of a value says: the unit, or "relative radiance" where a file names none."""
+    """The label of values: the unit, or "relative radiance" if a file states none."""
     return unit if unit and unit != "as in the file" else "relative radiance"
 
 
 def is_visible(wavelengths: ArrayLike | Tensor | None) -> bool:
-    """Whether any band lies where the eye sees, 400 to 700 nm; False where the wavelengths are unknown."""
+    """Whether any band is visible, from 400 to 700 nm; False if the wavelengths are unknown."""
     if wavelengths is None:
         return False
     centers = np.asarray(wavelengths, dtype=np.float64)
@@ -88,7 +88,7 @@ def is_visible(wavelengths: ArrayLike | Tensor | None) -> bool:
 def cube_to_srgb(
     cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | None, *, white: float | None = None
 ) -> np.ndarray:
-    """Render a spectral cube as the picture a person would see in daylight.
+    """Render a spectral cube as seen in daylight.
 
     With cube values R (reflectance), the light S of D65 and color-matching functions (x, y, z):
 

@@ -1,4 +1,4 @@
-"""The parts of figures that more than one figure is made of: bands side by side, points and their spectra."""
+"""Parts that several figures share: bands side by side, points and their spectra."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from cassi.looking.color import Limits, band_colors, is_visible, value_label
 from cassi.looking.metrics import spectral_angles
 from cassi.looking.style import ABOVE, INK, PALETTE, color_bar, inches, note_below, show, spectral_axis
 
-GAMMA = 1 / 2.2  # light is linear and the display is not: nearly the curve of the sRGB picture
-MAX_TILE = 512  # [px] of a band in a picture of several
+GAMMA = 1 / 2.2  # display values are not linear in light: nearly the sRGB curve
+MAX_TILE = 512  # side of a band in a picture of several [pixel]
 
 
 class Strip(NamedTuple):
-    """Bands as one picture (H, W, 3) in [0, 1], so high [inch]; their names and where those stand in it [pixel]."""
+    """Bands as one picture (H, W, 3) in [0, 1], its height [inch], and names with their positions [pixel]."""
 
     picture: np.ndarray
     height: float
@@ -40,9 +40,9 @@ def strip_of(
     limits: Limits,
     tinted: bool = False,
 ) -> Strip:
-    """The chosen bands (C, H, W) on one range, `width` inches wide; blue to red where the range reaches below zero.
+    """The chosen bands (C, H, W) on one scale, `width` inches wide; blue to red if the scale includes negative values.
 
-    `tinted`: each in the color of its light, in place of grey.
+    `tinted`: each in the color of its light instead of grey.
     """
     colors = band_colors(centers, len(values)) if tinted and is_visible(centers) else np.ones((len(values), 3))
     shrink = max(1, -(-max(values.shape[1:]) // MAX_TILE))
@@ -67,7 +67,7 @@ def strip_of(
 
 
 def draw_strip(axes: Axes, strip: Strip, label: str) -> None:
-    """The bands with their names, a color bar, and below what the values are."""
+    """Draw the bands with their names and a color bar, and below them the label of the values."""
     show(axes, strip.picture)
     for x, y, name in strip.names:
         axes.text(x, y, name, va="baseline", fontsize=8.5, color=INK)
@@ -86,13 +86,13 @@ def draw_spectra(
     *,
     unit: str,
 ) -> None:
-    """One panel per point, all on one scale; above the first a legend where there are lines of several kinds."""
+    """Draw one panel per point, all on one scale, with a legend above the first if there are several kinds of lines."""
     legend: dict[str, Artist] = {}
-    if truth is not None:  # the points shown are flat and bright: say how it is elsewhere
+    if truth is not None:  # the chosen points are flat and bright: also state the angles of all pixels
         angles = spectral_angles(values, truth)
         angles = angles[angles.isfinite()]
         tenth = float(np.quantile(angles.cpu().numpy(), 0.9)) if len(angles) else np.nan
-        everywhere = f"of all pixels {float(angles.mean()):.1f}° in the mean, one in ten above {tenth:.1f}°"
+        everywhere = f"all pixels: mean {float(angles.mean()):.1f}°, one in ten above {tenth:.1f}°"
     axis, label = spectral_axis(centers, len(values))
     order = np.argsort(axis)
     style: dict[str, Any] = {"marker": "o", "markersize": 3} if len(axis) < 12 else {}
@@ -148,7 +148,7 @@ def draw_points(axes: Axes, points: Sequence[tuple[int, int]]) -> None:
 
 
 def draw_scale_bar(axes: Axes, pixel_size: float, unit: str) -> None:
-    """A bar of a round length, a fifth of the picture at most, in its lower right corner; `pixel_size` in `unit`."""
+    """Draw a scale bar of round length, at most a fifth of the picture, lower right; `pixel_size` is in `unit`."""
     height, width = axes.images[0].get_size()
     longest = width * pixel_size / 5
     ten = 10.0 ** np.floor(np.log10(longest))
@@ -162,7 +162,7 @@ def draw_scale_bar(axes: Axes, pixel_size: float, unit: str) -> None:
 
 
 def band_name(centers: np.ndarray | None, index: int) -> str:
-    """The wavelength of a band, or its number from 1."""
+    """The wavelength of a band, or its number, from 1."""
     if centers is None:
         return f"band {index + 1}"
     dense = len(centers) > 1 and np.abs(np.diff(centers)).min() < 2
@@ -170,7 +170,7 @@ def band_name(centers: np.ndarray | None, index: int) -> str:
 
 
 def _badge(axes: Axes, x: float, y: float, k: int, transform: Transform) -> None:
-    """The number of point k on its color."""
+    """Draw the number of point k on a disk in its color."""
     color = PALETTE[k % len(PALETTE)]
     box = {"boxstyle": "circle,pad=0.22", "facecolor": color, "edgecolor": "white", "linewidth": 0.6}
     words: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7.5, "fontweight": "bold", "color": "white"}

@@ -1,8 +1,8 @@
 """Figures of a measurement and its reconstruction.
 
-Each function returns a matplotlib `Figure` and none touches pyplot or a display, so they work in a script, a notebook
-or a server. Cubes are (C, H, W) tensors or arrays in any unit, wavelengths (C,) band centers [nm];
-where those are None, bands are numbered from 1.
+Each function returns a matplotlib `Figure` and uses neither pyplot nor a display, so that it works in scripts,
+notebooks and servers. Cubes are (C, H, W) tensors or arrays in any unit, wavelengths (C,) band centers [nm]; if these
+are None, bands are numbered from 1.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ from cassi.solvers.loop import Record
 
 PAGE = 13.0  # width of the large figures [inch]
 FORMATS = ("png", "pdf", "svg")
-MOST_BANDS = 28  # that a figure of them shows
+MAX_BANDS = 28  # in a figure of bands
 
 
 @styled
 def residual(residual: Array, *, unit: str = "") -> Figure:
-    """What the cube does not explain of the snapshot, y - Phi x (H, W'): noise only, if all is well.
+    """The residual of the snapshot, y - Phi x (H, W'): ideally noise only.
 
-    A line below gives the correlation of neighboring pixels (see `residual_whiteness`).
+    A line below states the correlation of neighboring pixels (see `residual_whiteness`).
     """
     picture = np.asarray(residual)
     white = residual_whiteness(picture)
@@ -77,7 +77,7 @@ def residual(residual: Array, *, unit: str = "") -> Figure:
 
 @styled
 def uncertainty_map(deviation: Array, *, unit: str = "") -> Figure:
-    """Where a cube is uncertain: the root of the mean square over the bands of each voxel's uncertainty (C, H, W)."""
+    """Map of the uncertainty of a cube (C, H, W), root mean square over the bands."""
     values, _ = as_cube(deviation, None)
     mean = np.sqrt((values.astype(np.float64) ** 2).mean(0))
     width, height = picture_size(mean.shape)
@@ -88,11 +88,11 @@ def uncertainty_map(deviation: Array, *, unit: str = "") -> Figure:
 
 
 class Look(NamedTuple):
-    """How pictures are drawn.
+    """Options of the drawing.
 
     Args:
-        markers: points and their numbers on the pictures of a summary; without them it suits a talk.
-        tinted: bands in the color of their light, in place of grey.
+        markers: whether the pictures of a summary show points and their numbers; without them it suits a talk.
+        tinted: bands in the color of their light instead of grey.
         pixel_size: of the scene, for a scale bar, in `pixel_unit`.
     """
 
@@ -109,11 +109,11 @@ USUAL = Look()
 def bands(
     cube: Array, wavelengths: ArrayLike | Tensor | None = None, *, unit: str = "", title: str = "", tinted: bool = False
 ) -> Figure:
-    """A grid of bands, of many 28, on one scale, in grey or in the color of their light."""
+    """A grid of at most 28 bands on one scale, in grey or in the color of their light."""
     values, centers = as_cube(cube, wavelengths)
-    chosen, width = evenly(len(values), MOST_BANDS), 10.8
-    wanted = np.sqrt(1.6 * len(chosen) * values.shape[1] / values.shape[2])  # for a page of about 3:2
-    columns = min(len(chosen), int(np.ceil(wanted)))
+    chosen, width = evenly(len(values), MAX_BANDS), 10.8
+    ideal = np.sqrt(1.6 * len(chosen) * values.shape[1] / values.shape[2])  # for a page of about 3:2
+    columns = min(len(chosen), int(np.ceil(ideal)))
     strip = strip_of(
         values, centers, chosen, columns=columns, width=width, limits=shown_range(values, "zero"), tinted=tinted
     )
@@ -125,7 +125,7 @@ def bands(
 
 @styled
 def srgb(cube: Array, wavelengths: ArrayLike | Tensor | None = None, *, look: Look = USUAL) -> Figure:
-    """The cube as a person would see it in daylight, or a false color: see `cube_to_srgb`."""
+    """The cube as seen in daylight, or in false color; see `cube_to_srgb`."""
     values, centers = as_cube(cube, wavelengths)
     width, height = picture_size(values.shape[1:])
     figure, ((axes,),) = page(Row((width,), height, left=EDGE, right=EDGE, below=EDGE))
@@ -139,13 +139,13 @@ def srgb(cube: Array, wavelengths: ArrayLike | Tensor | None = None, *, look: Lo
 def convergence(history: Sequence[Record], *, markers: Sequence[tuple[int, str]] = ()) -> Figure:
     """Residual and change of a solver against iterations, on a logarithmic axis.
 
-    The history of a closed-form solver is empty, which the figure says. `markers` are iterations at which the run
-    changed, and what changed: another prior, for example.
+    The history of a closed-form solver is empty, and the figure says so. `markers` are iterations at which the run
+    changed, with a label, for example that of another prior.
     """
     at, seconds, *both = np.array(history, dtype=float).reshape(-1, 4).T
     notes = [f"{k} {words} ({np.interp(k, at, seconds):.3g} s)" for k, words in markers]
     notes += [f"{at[-1]:.0f} end ({seconds[-1]:.3g} s)"] if len(at) else []
-    whole = ", ".join(note.replace(" ", "~") for note in notes)  # broken between, not within them
+    whole = ", ".join(note.replace(" ", "~") for note in notes)  # lines break only between notes
     label = [line.replace("~", " ") for line in textwrap.wrap(f"iteration: {whole}", 85, break_on_hyphens=False)]
     figure, ((axes,),) = page(Row((5.6,), 2.6, right=EDGE, below=BELOW + LINE * len(label)), title="Convergence")
     if not len(at):
@@ -162,7 +162,7 @@ def convergence(history: Sequence[Record], *, markers: Sequence[tuple[int, str]]
             lowest.append(series[shown & (series > 1e-3 * np.median(series[shown]))].min())
     axes.set_yscale("log")
     axes.minorticks_off()
-    if lowest:  # a solver that starts at an exact fit has a first residual of rounding size: leave it below the axis
+    if lowest:  # a start with an exact fit has a residual of rounding size, which stays below the axis
         axes.set_ylim(bottom=min(lowest) / 2)
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0, borderpad=0.2)
     for iteration, _ in markers:
@@ -178,9 +178,8 @@ def convergence(history: Sequence[Record], *, markers: Sequence[tuple[int, str]]
 def summary(data: ReportData, *, caption: str = "", look: Look = USUAL) -> Figure:
     """One page: snapshot, picture, the true picture or else the residual, eight bands, and six spectra.
 
-    What speaks against the result (`ReportData.problems`) stands at the top in a red frame.
-
-    `caption` is a line or two under the title, such as the solver and its numbers.
+    Problems of the result (`ReportData.problems`) are at the top in a red frame. `caption` is a line or two under the
+    title, such as the solver and its scores.
     """
     values, centers = as_cube(np.asarray(data.cube[:, :, :]), data.wavelengths)
     truth, sigma = (None if cube is None else np.asarray(cube[:, :, :]) for cube in (data.truth, data.uncertainty))
@@ -237,11 +236,11 @@ def difference(
     unit: str = "",
     title: str = "",
 ) -> Figure:
-    """Where and in which bands a cube differs from the truth, or from another cube.
+    """The difference between a cube and the truth, or another cube, by position and band.
 
-    Above: root mean square of the difference over the bands; spectral angle; PSNR of each band, of the estimate
-    clipped to the peak, which is 1, or the brightest value of the reference if that is above. Below: bands of the
-    difference, first minus second.
+    Above: root mean square difference over the bands; spectral angle; PSNR of each band, with the estimate clipped to
+    the peak, which is 1 or the brightest value of the reference, if larger. Below: bands of the difference, first minus
+    second.
     """
     values, centers = as_cube(estimate, wavelengths)
     other, _ = as_cube(reference, None)
@@ -268,7 +267,7 @@ def difference(
     decibels = np.array(band_psnr(np.clip(values, 0, peak), other, peak=peak))
     right.plot(axis[order], decibels[order], "o-", color=PALETTE[0], markersize=4)
     if np.isfinite(decibels).all():
-        margin = 0.05 + 0.05 * np.ptp(decibels)  # at least 0.1 dB from end to end
+        margin = 0.05 + 0.05 * np.ptp(decibels)  # at least 0.1 dB in total
         right.set_ylim(decibels.min() - margin, decibels.max() + margin)
     right.grid(True)
     right.xaxis.set_major_locator(MaxNLocator(4, integer=centers is None))
@@ -278,10 +277,10 @@ def difference(
 
 
 def figures_of(data: ReportData, *, caption: str = "", look: Look = USUAL) -> dict[str, Figure]:
-    """All figures that a result has something for, by name, for `save_figures`; `caption` is that of the summary.
+    """All figures that apply to a result, by name, for `save_figures`; `caption` is that of the summary.
 
-    Always "summary", which holds snapshot and spectra, "bands", "srgb" and "convergence"; with a residual "residual",
-    with truth "errors", with an uncertainty "uncertainty".
+    Always "summary", with snapshot and spectra, "bands", "srgb" and "convergence"; with a residual "residual", with a
+    truth "errors", with an uncertainty "uncertainty".
 
     Example:
         >>> sorted(figures_of(ReportData(np.random.default_rng(0).random((8, 32, 32)))))
@@ -310,20 +309,20 @@ def save_figures(
     dpi: float = 120,
     formats: Sequence[str] = ("png",),
 ) -> list[Path]:
-    """Write each figure as `<folder>/<name>.<format>`, whole or not at all; an older one is replaced.
+    """Write each figure to `<folder>/<name>.<format>`, whole or not at all; an older one is replaced.
 
-    Names are plain file names without suffix; the folder is made if it does not exist. Paths are in the order given.
+    Names are plain file names without suffix; the folder is created if needed. Returns the paths in the given order.
 
     Args:
-        dpi: pixels per inch, of what a PDF or SVG holds as pixels too.
+        dpi: pixels per inch, also for images within PDF or SVG.
         formats: of "png", "pdf" and "svg".
 
     Raises:
         InputError: another format.
-        OutputError: a picture cannot be written; the older one is still there.
+        OutputError: a figure cannot be written; the older one is kept.
     """
     if unknown := [one for one in formats if one not in FORMATS]:
-        raise InputError(f"{unknown[0]!r} is no format of figures, expected {', '.join(FORMATS)}")
+        raise InputError(f"{unknown[0]!r} is not a figure format, expected {', '.join(FORMATS)}")
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     paths = []
@@ -332,22 +331,24 @@ def save_figures(
             paths.append(target / f"{name}.{form}")
             with replacing(paths[-1], overwrite=True) as temporary, temporary.open("wb") as file:
                 if form == "png":
-                    Image.fromarray(_painted(figure, dpi)).save(file, "PNG", compress_level=1, dpi=(dpi, dpi))
+                    Image.fromarray(_render(figure, dpi)).save(file, "PNG", compress_level=1, dpi=(dpi, dpi))
                 else:
-                    metadata = {"CreationDate": None} if form == "pdf" else {"Date": None}  # equal input, equal file
+                    metadata = (
+                        {"CreationDate": None} if form == "pdf" else {"Date": None}
+                    )  # so that equal input gives an equal file
                     with rc_context({"svg.hashsalt": name}):
                         figure.savefig(file, format=form, dpi=dpi, metadata=metadata)
     return paths
 
 
 @styled
-def _painted(figure: Figure, dpi: float) -> np.ndarray:
-    """The pixels of a figure, (H, W, 3): without transparency they are packed faster and smaller."""
-    own = figure.dpi
+def _render(figure: Figure, dpi: float) -> np.ndarray:
+    """The pixels of a figure, (H, W, 3): without transparency, compression is faster and better."""
+    before = figure.dpi
     figure.set_dpi(dpi)
     canvas: Any = FigureCanvasAgg(figure)
     canvas.draw()
-    figure.set_dpi(own)
+    figure.set_dpi(before)
     return np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[..., :3])
 
 

@@ -1,4 +1,4 @@
-"""Results at a glance: small pictures with the numbers that matter, in a notebook or on the page of a folder."""
+"""Results at a glance: small pictures with the main numbers, in a notebook or on the page of a folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cassi.looking.color import cube_to_srgb
 from cassi.looking.report_data import ReportData, read_report
 from cassi.looking.report_page import escape_text, policy_of, thinned
 
-SIDE = 192  # [px] of a small picture, at most
+MAX_SIDE = 192  # of a small picture [pixel]
 _STYLE = """
 :root { color-scheme: light dark; }
 body { font: 15px/1.4 system-ui, sans-serif; margin: 1.5rem auto; max-width: 1500px; padding: 0 1rem; }
@@ -33,9 +33,9 @@ p { margin: 0; font-size: 0.875rem; } a { color: inherit; }
 
 
 def inline_html(data: ReportData) -> str:
-    """A result as a piece of HTML for a notebook: small picture, size, numbers, and what speaks against it.
+    """A result as HTML for a notebook: small picture, size, numbers, and problems.
 
-    It has no script, and text of the input is escaped.
+    It has no script, and text from the input is escaped.
     """
     return f'<div style="display: flex; gap: 1em">{_image(data)}<div>{_words(data)}</div></div>'
 
@@ -43,12 +43,12 @@ def inline_html(data: ReportData) -> str:
 def write_index(folder: str | os.PathLike[str]) -> Path:
     """Write `index.html` into a folder of results: a small picture of each, its numbers, and whether it can be trusted.
 
-    Results are the HDF5 files of the folder that hold a cube; of a stack the first is shown. Each card links to its
-    file, and to its report where that lies beside it. Snapshots that failed are named with the reason, from
-    `index.jsonl`. An older index is replaced.
+    Results are the HDF5 files in the folder with a cube; of a stack the first is shown. Each card links to its report,
+    if there is one, or to its file. Failed snapshots are listed with the reason, from `index.jsonl`. An older index is
+    replaced.
 
     Raises:
-        InputError: no result in the folder.
+        InputError: the folder has no result.
         OutputError: the page cannot be written.
     """
     place = Path(folder)
@@ -74,7 +74,7 @@ def write_index(folder: str | os.PathLike[str]) -> Path:
     ]
     parts = [f"{len(cards) - len(failed)} results", f"{bad} of them not to be trusted" if bad else ""]
     summary = ", ".join(filter(None, [*parts, f"{len(failed)} failed" if failed else ""]))
-    if len(methods) > 1:  # fatal for a series whose frames are compared
+    if len(methods) > 1:  # would mislead a comparison of frames
         listed = "; ".join(f"{count} by {method or 'an unknown method'}" for method, count in methods.most_common())
         summary += f". The method differs from snapshot to snapshot ({listed}): give --prior to compare them"
     html = (
@@ -89,14 +89,14 @@ def write_index(folder: str | os.PathLike[str]) -> Path:
 
 
 def _links(path: Path) -> str:
-    """The name of a result, as a link to its report, if there is one, else to the file itself."""
+    """The name of a result as a link to its report, if there is one, else to its file."""
     report = path.with_name(f"{path.stem.removesuffix('_cube')}_report.html")
     target = report if report.exists() else path
     return f'<a href="{quote(target.name)}">{escape_text(path.name)}</a>'
 
 
 def _failures(place: Path) -> list[tuple[str, str]]:
-    """Name and reason of what failed, as the run that filled the folder noted it."""
+    """Names and reasons of failed snapshots, as recorded by the run."""
     try:
         lines = [json.loads(line) for line in (place / "index.jsonl").read_text(encoding="utf-8").splitlines()]
         return [(str(one["frame"]), str(one["reason"])) for one in lines if one.get("status") == "failed"]
@@ -105,8 +105,8 @@ def _failures(place: Path) -> list[tuple[str, str]]:
 
 
 def _image(data: ReportData) -> str:
-    """The picture of a cube as a PNG inside the page."""
-    small = thinned(data.cube, -(-max(data.cube.shape[1:]) // SIDE))
+    """The picture of a cube as an inline PNG."""
+    small = thinned(data.cube, -(-max(data.cube.shape[1:]) // MAX_SIDE))
     file = io.BytesIO()
     colors = cube_to_srgb(small, data.wavelengths)
     Image.fromarray((255 * colors).round().astype(np.uint8)).save(file, "PNG")

@@ -1,4 +1,4 @@
-"""What there is to see of a result: cube, snapshot, truth, history and words, from memory or from a file."""
+"""The content of a report: cube, snapshot, truth, history and texts, from memory or from a file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cassi.looking.metrics import score
 from cassi.optics.measurement import REFLECTANCE
 from cassi.solvers.loop import Record
 
-MAX_SCORED = 100_000_000  # values: a larger cube is not compared with its truth
+MAX_SCORED = 100_000_000  # values of a cube up to which it is scored against its truth
 RANKS = {"cube": 3, "truth": 3, "uncertainty": 3, "measurement": 2, "residual": 2}  # of one frame
 
 Array = NDArray[Any]
@@ -39,27 +39,27 @@ class CubeLike(Protocol):
 
 @dataclass(frozen=True)
 class ReportData:
-    """What figures and the page of a result show. Only the cube is needed; what is None or empty is left out.
+    """The content of figures and reports. Only the cube is required; fields that are None or empty are omitted.
 
     Args:
         cube: the reconstruction (C, H, W) in `unit`.
         wavelengths: (C,) band centers [nm]; None: bands are numbered from 1.
-        truth: (C, H, W), where known.
+        truth: (C, H, W), if known.
         uncertainty: (C, H, W), in `unit`: one standard deviation of each value of the cube.
         measurement: (H, W'), the snapshot.
-        residual: (H, W'), the snapshot minus the one that the cube explains.
+        residual: (H, W'), the snapshot minus that predicted by the cube.
         history: records of the solver.
         choice: what was chosen automatically and why; numbers, text, lists and mappings.
         parameters: settings of the run, likewise.
         provenance: further facts: input, hash, version, command line, status ...
         unit: of the cube.
         title: heading, the name of the input for example.
-        markers: iterations at which the run changed, and what changed there: (iteration, words).
-        verdict: whether mask and measurement belong together, in words.
-        ok: that verdict is good; if it is not, figures and page warn.
+        markers: iterations at which the run changed, with a label: (iteration, text).
+        verdict: whether mask and measurement belong together, as a sentence.
+        ok: whether that verdict is good; otherwise figures and report show a warning.
 
     Raises:
-        ValueError: shapes that do not fit each other.
+        ValueError: inconsistent shapes.
     """
 
     cube: CubeLike
@@ -93,43 +93,43 @@ class ReportData:
 
     @property
     def measured_unit(self) -> str:
-        """Of measurement and residual: the cube's, but where that was divided by a white reference."""
+        """Unit of measurement and residual: that of the cube, unless it was divided by a white reference."""
         return "" if self.unit == REFLECTANCE else self.unit
 
     @property
     def unexplained(self) -> float | None:
-        """|y - Phi x| / |y|, y less its black level; None where either is not known."""
+        """|y - Phi x| / |y|, with y minus its black level; None if either is unknown."""
         if self.residual is None or self.measurement is None:
             return None
         black = _number(self.choice, "black_level") or 0.0
-        known = self.residual != 0  # as it is at pixels that are left out
+        known = self.residual != 0  # it is 0 at excluded pixels
         light = float(np.linalg.norm(known * (np.nan_to_num(self.measurement).astype(np.float64) - black)))
         rest = float(np.linalg.norm(np.nan_to_num(self.residual).astype(np.float64)))
         return rest / light if light > 0 else None
 
     def problems(self) -> list[str]:
-        """Why this result cannot be trusted, a sentence each; empty where nothing speaks against it."""
-        found = [] if self.ok else [self.verdict or "The mask does not fit the measurement."]
-        found += of_result(self.unexplained or 0.0)
+        """Reasons not to trust this result, one sentence each; empty if there is none."""
+        problems = [] if self.ok else [self.verdict or "The mask does not fit the measurement."]
+        problems += of_result(self.unexplained or 0.0)
         if (error := _number(self.choice, "held_out_error")) is not None and error > POOR_FIT:
-            found.append(f"the cube does not predict pixels it has not seen: their error is {error:.0%}")
-        return [*found, *of_imprint(_number(self.provenance, "imprint"))]
+            problems.append(f"the cube does not predict held-out pixels: their error is {error:.0%}")
+        return [*problems, *of_imprint(_number(self.provenance, "imprint"))]
 
     def numbers(self) -> list[tuple[str, str]]:
-        """The figures of merit that are known: name and value, as text."""
-        found: list[tuple[str, str]] = []
+        """The available scores: name and value, as text."""
+        scored: list[tuple[str, str]] = []
         if self.truth is not None and math.prod(self.cube.shape) <= MAX_SCORED:
             estimate, truth = (np.asarray(cube[:, :, :], dtype=np.float32) for cube in (self.cube, self.truth))
             peak = max(1.0, float(np.nanmax(truth)))
             scores = score(estimate, truth=truth, peak=peak)
-            found += [(f"PSNR, peak {peak:.3g}", f"{scores['psnr']:.2f} dB"), ("SSIM", f"{scores['ssim']:.3f}")]
-            found.append(("mean spectral angle", f"{scores['sam']:.2f}°"))
+            scored += [(f"PSNR, peak {peak:.3g}", f"{scores['psnr']:.2f} dB"), ("SSIM", f"{scores['ssim']:.3f}")]
+            scored.append(("mean spectral angle", f"{scores['sam']:.2f}°"))
         known = {
-            "error at unseen pixels": (_number(self.choice, "held_out_error"), ".2%"),
+            "error at held-out pixels": (_number(self.choice, "held_out_error"), ".2%"),
             "residual |y - Φx| / |y|": (self.unexplained, ".2%"),
             "imprint of the mask": (_number(self.provenance, "imprint"), ".3f"),
         }
-        return found + [(name, format(value, form)) for name, (value, form) in known.items() if value is not None]
+        return scored + [(name, format(value, form)) for name, (value, form) in known.items() if value is not None]
 
 
 def _number(facts: Mapping[str, object], name: str) -> float | None:
@@ -138,11 +138,11 @@ def _number(facts: Mapping[str, object], name: str) -> float | None:
 
 
 def report_of(result: Any, *, frame: int = 0) -> ReportData:
-    """Take what figures and a page show from a reconstruction in memory: what its file would hold.
+    """The content of a report from a reconstruction in memory, as its file would have it.
 
     Args:
         result: the `cassi.Reconstruction`, of one snapshot or of a stack.
-        frame: which of a stack, from 0.
+        frame: which frame of a stack, from 0.
 
     Example:
         >>> mask = torch.rand(16, 16, generator=torch.Generator().manual_seed(0))
@@ -164,7 +164,7 @@ def report_of(result: Any, *, frame: int = 0) -> ReportData:
 
 @dataclass(frozen=True)
 class _Stored:
-    """One array of a file, or of its stack that frame, read in parts."""
+    """One array of a file, or one frame of a stack, read in parts."""
 
     container: Container
     entry: Entry
@@ -183,14 +183,14 @@ class _Stored:
 
 
 def read_report(path: str | os.PathLike[str], *, frame: int = 0) -> ReportData:
-    """Take what a report shows from a result file; its cubes stay there and are read in parts.
+    """The content of a report from a result file, whose cubes are read in parts.
 
     Args:
-        path: HDF5 file as `cassi.files.write_cube` makes it, see docs/file-format.md.
+        path: HDF5 file written by `cassi.files.write_cube`, see docs/file-format.md.
         frame: which cube of a stack (N, C, H, W), from 0.
 
     Raises:
-        InputError: not HDF5, no cube in it, no such frame, shapes that do not fit, damaged data.
+        InputError: not HDF5, no cube, no such frame, inconsistent shapes, or damaged data.
 
     Example:
         >>> path = os.path.join(tempfile.mkdtemp(), "cube.h5")

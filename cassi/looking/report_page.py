@@ -1,8 +1,8 @@
-"""The page of a report: what it holds, and how its cubes are packed.
+"""The HTML page of a report: its content, and the packing of its cubes.
 
-`page/` beside this file holds the layout and the script that draws and joins pointer, keyboard and spectra. Text that
-comes with the input enters in two places only, `escape_text` and `_json`, which escape it; and the page's content
-security policy lets no other script run and nothing be fetched.
+`page/` beside this file has the layout and the script for drawing, pointer and keyboard. Text from the input enters
+only through `escape_text` and `_json`, which escape it, and the content security policy of the page allows no other
+script and no request.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from cassi.looking.spectra_points import choose_points
 from cassi.solvers.loop import ENDED
 
 PARTS = ("page.html", "page.css", "page.js")
-MAX_VALUES = 40_000_000  # of all cubes in a page: a browser takes some 100 MB; of larger ones every k-th pixel is shown
-MOST_SHOWN = 40  # numbers of a list
-CUBE_BITS = 12  # steps of 1/4094 of the range of a band: finer than any line on a screen
-PICTURE_BITS = 8  # of what is only looked at
+MAX_VALUES = 40_000_000  # of all cubes in a page, about 100 MB in a browser; of larger cubes every k-th pixel is shown
+MAX_SHOWN = 40  # numbers of a list
+CUBE_BITS = 12  # steps of 1/4094 of the range of a band, finer than a line on a screen
+PICTURE_BITS = 8  # of images that are only displayed
 
-LAYERS = {  # what the picture of a band can show
+LAYERS = {  # contents of the band picture
     "cube": "reconstruction",
     "truth": "truth",
     "error": "reconstruction minus truth",
@@ -53,19 +53,18 @@ Array = NDArray[Any]
 def write_report(
     path: str | os.PathLike[str], data: ReportData | str | os.PathLike[str], *, overwrite: bool = False
 ) -> Path:
-    """Write one HTML file that shows a result in any browser of the last years, without a network.
+    """Write one HTML file that shows a result in any recent browser, without a network.
 
-    The cubes travel inside, each band rounded to 1/4094 of its range, and of large ones every k-th pixel (the page
-    says so).
+    It contains the cubes, each band rounded to 1/4094 of its range; of large cubes every k-th pixel, which it states.
 
     Args:
-        path: file to make, .html or .htm; it appears complete or not at all.
-        data: what to show, or a result file (see `read_report`).
+        path: file to write, .html or .htm, whole or not at all.
+        data: the content, or a result file (see `read_report`).
         overwrite: replace an existing file.
 
     Raises:
         InputError: `data` cannot be read.
-        OutputError: another suffix, the file exists, or it cannot be written; nothing is left behind.
+        OutputError: wrong suffix, the file exists, or it cannot be written; nothing is left behind.
 
     Example:
         >>> path = os.path.join(tempfile.mkdtemp(), "report.html")
@@ -83,11 +82,11 @@ def write_report(
 
 
 def make_page(data: ReportData) -> str:
-    """The page, with the cubes inside."""
+    """The HTML text of the report, including the cubes."""
     cubes = {"cube": data.cube, "truth": data.truth, "uncertainty": data.uncertainty}
-    known = {name: cube for name, cube in cubes.items() if cube is not None}
-    thin = math.ceil(math.sqrt(len(known) * math.prod(data.cube.shape) / MAX_VALUES))
-    inside = {name: thinned(cube, thin) for name, cube in known.items()}
+    present = {name: cube for name, cube in cubes.items() if cube is not None}
+    thin = math.ceil(math.sqrt(len(present) * math.prod(data.cube.shape) / MAX_VALUES))
+    inside = {name: thinned(cube, thin) for name, cube in present.items()}
     small, centers = inside["cube"], data.wavelengths
     bands, height, width = small.shape
     bits = {"cube": CUBE_BITS, "truth": CUBE_BITS, "uncertainty": PICTURE_BITS}
@@ -98,7 +97,7 @@ def make_page(data: ReportData) -> str:
         if snapshot is not None:
             limits[name] = shown_range(snapshot, "around zero" if name == "residual" else "data")[:2]
             packed[name] = _pack(np.clip(snapshot[::thin, ::thin], *limits[name])[None], PICTURE_BITS)
-    points = choose_points(inside.get("truth", small))  # as in the summary: the same points
+    points = choose_points(inside.get("truth", small))  # the same points as in the summary
     facts = {
         "shape": [bands, height, width],
         "thin": thin,
@@ -126,7 +125,7 @@ def make_page(data: ReportData) -> str:
         title=escape_text(data.title),
         lede=escape_text(_lede(data)),
         numbers=_numbers(data),
-        color_note="Color as seen in daylight" if is_visible(centers) else "False color: no wavelength that is visible",
+        color_note="Color as seen in daylight" if is_visible(centers) else "False color: no visible wavelength",
         aspect=f"{width} / {height}",
         detector_aspect=f"{detector[1]} / {detector[0]}",
         layers="".join(
@@ -155,7 +154,7 @@ def thinned(cube: CubeLike, every: int) -> Array:
     return np.concatenate([cube[c : c + 1, slice(None, None, every), slice(None, None, every)] for c in bands])
 
 
-# What the input says, made safe
+# Escaping of text from the input
 
 
 def escape_text(value: object) -> str:
@@ -164,7 +163,7 @@ def escape_text(value: object) -> str:
 
 
 def _json(value: object) -> str:
-    """JSON that ends no script element and opens no comment, whatever text is in it; NaN and Inf become null."""
+    """JSON that cannot end a script element or open a comment, whatever its text; NaN and Inf become null."""
     text = json.dumps(_finite(value), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
@@ -178,7 +177,7 @@ def _finite(value: object) -> object:
 
 
 def policy_of(script: str = "") -> str:
-    """Only this script runs, by its hash, and nothing is fetched."""
+    """A policy that allows only this script, by its hash, and no requests."""
     allowed = f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" if script else "'none'"
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
@@ -186,15 +185,15 @@ def policy_of(script: str = "") -> str:
     )
 
 
-# Cubes inside the page
+# Packing of cubes
 
 
 def _pack(planes: Array, bits: int) -> tuple[str, dict[str, object]]:
-    """Planes (P, H, W), rounded to 2^bits - 1 levels each, as base64 text and what page.js needs to undo it.
+    """Planes (P, H, W), rounded to 2^bits - 1 levels each, as base64 text and the data that page.js needs to decode it.
 
-    A value is low + step * level of its plane; the last level stands for NaN and infinite values. Levels are
-    differences along the rows of differences along the columns (which are mostly small), signs folded into the lowest
-    bit, all low bytes before all high bytes, then deflated.
+    A value is low + step * level of its plane; the last level represents NaN and infinite values. Stored are the mostly
+    small differences along the rows of differences along the columns, with the sign in the lowest bit, all low bytes
+    before all high bytes, deflated.
     """
     count, height, width = planes.shape
     top = 2**bits - 2
@@ -210,7 +209,7 @@ def _pack(planes: Array, bits: int) -> tuple[str, dict[str, object]]:
         folded[p] = (change << 1) ^ (change >> 31)
         lows.append(low)
         steps.append(step)
-    deflate = zlib.compressobj(4)  # a hundredth larger than by the usual level, in two thirds of the time
+    deflate = zlib.compressobj(4)  # 1 % larger than with the default level, in two thirds of the time
     packed = b"".join(deflate.compress(part.astype(np.uint8).tobytes()) for part in (folded & 255, folded >> 8))
     text = base64.b64encode(packed + deflate.flush()).decode("ascii")
     return text, {"shape": [count, height, width], "low": lows, "step": steps, "missing": top + 1}
@@ -226,13 +225,13 @@ def _lede(data: ReportData) -> str:
         parts.insert(1, f"{data.wavelengths.min():.0f}\u2013{data.wavelengths.max():.0f} nm")
     if data.history:
         last, seconds = data.history[-1], data.provenance.get("seconds")
-        whole = seconds if isinstance(seconds, float) else last.seconds  # trials too, not the last run alone
+        whole = seconds if isinstance(seconds, float) else last.seconds  # including trials, not only the last run
         parts.append(f"{last.iteration} iterations, {whole:.3g} s in all")
     return " · ".join(parts)
 
 
 def _numbers(data: ReportData) -> str:
-    """What speaks against the result, in a red box, and its figures of merit as a row of large numbers."""
+    """Problems of the result in a red box, and its scores as a row of large numbers."""
     problems = "".join(f"<p>{escape_text(one)}</p>" for one in data.problems())
     box = f'<div class="problem" role="alert">{problems}</div>' if problems else ""
     camera = data.provenance.get("camera")
@@ -251,11 +250,13 @@ def _spectra_note(data: ReportData, thin: int) -> str:
         parts.append("Dashed: truth.")
     if data.uncertainty is not None:
         parts.append(
-            "Shaded: ± one standard deviation, within which some three of four true values lie, of some scenes half; "
-            "for a box the mean of its pixels' deviations, an upper bound of the deviation of its mean."
+            "Shaded: ± one standard deviation, which contains about three of four true values, in some scenes half; "
+            "for a box the mean deviation of its pixels, an upper bound for the deviation of its mean."
         )
-    every = f", of every {thin} x {thin} pixels one" if thin > 1 else ""
-    parts.append(f"Values on this page are rounded to 1/4094 of a band's range{every}; the result file has all.")
+    every = f", one of every {thin} x {thin} pixels" if thin > 1 else ""
+    parts.append(
+        f"Values here are rounded to 1/4094 of the range of a band{every}; the result file has the exact ones."
+    )
     return escape_text(" ".join(parts))
 
 
@@ -278,16 +279,16 @@ def _residual(data: ReportData, limits: Mapping[str, tuple[float, float]]) -> st
         verdict = (
             f'<p class="verdict">The residual correlates with its neighbors by {white.vertical:+.3f} down and '
             f"{white.horizontal:+.3f} across; pure noise would stay within ±{white.limit:.2g} (95 %).</p>"
-            '<p class="note">Positive: structure is left, by too much smoothing or a mask that does not fit. Negative: '
-            "some noise was fitted.</p>"
+            '<p class="note">Positive: structure remains, from too much smoothing or a wrong mask. Negative: some '
+            "noise was fitted.</p>"
         )
     return f'<section><h2>Does it explain the snapshot?</h2>{verdict}<div class="pair">{"".join(cards)}</div></section>'
 
 
 def _story(data: ReportData) -> str:
-    """How the solver ran, what was chosen for it, and where all of it comes from."""
+    """Convergence, automatic choices, parameters and provenance."""
     provenance = {k: ENDED.get(str(v), v) if k == "status" else v for k, v in data.provenance.items()}
-    choice = {k: v for k, v in data.choice.items() if k != "plan"}  # which repeats it, for programs
+    choice = {k: v for k, v in data.choice.items() if k != "plan"}  # the plan repeats it, for programs
     tables = {"Chosen automatically": choice, "Parameters": data.parameters, "Provenance": provenance}
     parts = []
     if data.truth is not None:
@@ -322,14 +323,14 @@ def _table(content: Mapping[str, object]) -> str:
 
 
 def _cell(value: object) -> str:
-    """A JSON value as HTML: a mapping as a table, a list with more than numbers in it as a list."""
+    """A JSON value as HTML: a mapping as a table, a list with other items than numbers as a list."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, Mapping):
         return _table(value) if value else "none"
     if isinstance(value, list | tuple):
         count = sum(len(one) if isinstance(one, list) else 1 for one in value)
-        if count > MOST_SHOWN:  # basis vectors
+        if count > MAX_SHOWN:  # basis vectors
             return f"{count} numbers, in the file"
         if all(isinstance(one, float | int) for one in value):
             return ", ".join(_cell(one) for one in value) or "none"
@@ -340,5 +341,5 @@ def _cell(value: object) -> str:
 
 
 def _number(value: float, digits: int = 3) -> str:
-    """Some digits of a number; zero has no sign."""
+    """A number with some digits; zero without sign."""
     return f"{value + 0.0:.{digits}g}"

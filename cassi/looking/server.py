@@ -1,4 +1,4 @@
-"""The page of a result from a small server on this machine, for a browser here or at the other end of a tunnel."""
+"""A small local server for the report of a result, for a browser here or at the other end of a tunnel."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from cassi.looking.report_page import make_page
 
 
 def make_server(data: ReportData, *, port: int = 0) -> ThreadingHTTPServer:
-    """Make a server for the page of a result; `serve_forever()` runs it, `server_close()` ends it.
+    """Create a server for the report of a result; `serve_forever()` runs it, `server_close()` ends it.
 
-    Only this machine can ask, and no foreign page whose name was made to point at it (DNS rebinding). Port 0 is any
-    free one.
+    It accepts only requests from this machine, and none from foreign pages (DNS rebinding). Port 0 is any free port.
 
     Raises:
-        InputError: the port cannot be had.
+        InputError: the port is not available.
     """
     page = make_page(data).encode(errors="backslashreplace")
 
@@ -35,7 +34,7 @@ def make_server(data: ReportData, *, port: int = 0) -> ThreadingHTTPServer:
                 self.wfile.write(page)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Say nothing: the terminal shows the address and stays readable."""
+            """Log nothing, so that the terminal keeps showing the address."""
 
     try:
         return ThreadingHTTPServer(("127.0.0.1", port), Handler)

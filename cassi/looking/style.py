@@ -1,4 +1,4 @@
-"""How every figure looks, and the pieces all of them use."""
+"""The common style of all figures, and their building blocks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Array = Tensor | np.ndarray
 
 
 class Figure(_Figure):
-    """A matplotlib figure that a notebook shows though pyplot does not manage it, and is saved in its own style."""
+    """A matplotlib figure that notebooks display without pyplot, and that is saved in its own style."""
 
     def savefig(self, fname: Any, **kwargs: Any) -> None:
         with rc_context(_SETTINGS):
@@ -46,7 +46,7 @@ _STYLE: Any = {
     "axes.titlesize": 9.5,
     "axes.titlelocation": "left",
     "axes.titlepad": 5.0,
-    "axes.titley": 1.0,  # put by hand: else the extent of every tick is measured
+    "axes.titley": 1.0,  # set by hand: otherwise matplotlib measures every tick
     "axes.linewidth": 0.7,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -67,22 +67,22 @@ _STYLE: Any = {
     "image.interpolation": "nearest",
     "figure.dpi": 100.0,
     "figure.titlesize": 11.0,
-    "text.parse_math": False,  # a name may hold dollars
+    "text.parse_math": False,  # names may contain dollar signs
 }
-# matplotlib's defaults under ours: whatever the user has set (TeX for all words, a notebook's backend) counts for none
+# the defaults of matplotlib under ours, so that user settings (TeX, the backend of a notebook) have no influence
 _SETTINGS = {name: value for name, value in rcParamsDefault.items() if name != "backend"} | _STYLE
-styled = rc_context(_SETTINGS)  # decorates a function that draws; the user's settings are as before when it returns
+styled = rc_context(_SETTINGS)  # decorator for drawing functions; restores the settings of the user
 
-# Room beside axes for their words and numbers [inch]. All is placed by hand: a layout that measures every word before
-# it draws takes longer than the drawing.
+# Margins of axes for labels and numbers [inch]. Everything is placed by hand: a layout engine that measures all text
+# takes longer than the drawing.
 LEFT, ABOVE, BELOW, BAR, EDGE = 0.65, 0.3, 0.45, 0.85, 0.12
-LINE = 0.15  # of small words
+LINE = 0.15  # height of a line of small text
 
 
 def write(figure: Figure, left: float, top: float, words: str, **how: Any) -> None:
-    """Words whose upper left corner is `left` and `top` inches from that of the page; `how` goes to `Figure.text`.
+    """Write text at `left` and `top` inches from the upper left corner of the page; `how` goes to `Figure.text`.
 
-    They may be names of files: what is no UTF-8 is escaped.
+    Names of files are allowed: bytes that are not UTF-8 are escaped.
     """
     width, height = figure.get_size_inches()
     words = words.encode("utf-8", "backslashreplace").decode()
@@ -90,7 +90,7 @@ def write(figure: Figure, left: float, top: float, words: str, **how: Any) -> No
 
 
 class Row(NamedTuple):
-    """Axes side by side, in inches, with this room around each of them, and before the first of them `indent` more."""
+    """Axes side by side, with the margins of each; `indent` is added before the first. All in inches."""
 
     widths: Sequence[float]
     height: float
@@ -101,14 +101,14 @@ class Row(NamedTuple):
 
 
 def page(*rows: Row, title: str = "", head: float = 0.0) -> tuple[Figure, list[list[Axes]]]:
-    """A page with rows of axes below each other, under its title or under a head that is so high [inch]."""
+    """A page with rows of axes, below its title or a head of this height [inch]."""
     top = head or ABOVE * bool(title)
     across = max(3.2, *(row.indent + sum(row.widths) + len(row.widths) * (row.left + row.right) for row in rows))
     down = top + sum(ABOVE + row.height + row.below for row in rows)
     figure = Figure(figsize=(across, down))
     if title:
         write(figure, EDGE, EDGE, title, fontsize=11)
-    found = []
+    grid = []
     for row in rows:
         left, places = row.indent + row.left, []
         bottom = 1 - (top + ABOVE + row.height) / down
@@ -118,20 +118,20 @@ def page(*rows: Row, title: str = "", head: float = 0.0) -> tuple[Figure, list[l
             axes.yaxis.set_label_coords(-0.48 / width, 0.5)
             places.append(axes)
             left += width + row.right + row.left
-        found.append(places)
+        grid.append(places)
         top += ABOVE + row.height + row.below
-    return figure, found
+    return figure, grid
 
 
 def picture_size(shape: tuple[int, ...], side: float = 6.0) -> tuple[float, float]:
-    """Width and height [inch] of a picture of this shape, its longer side `side` inches."""
+    """Width and height [inch] of a picture of this shape whose longer side is `side` inches."""
     height, width = (max(side * size / max(shape), 0.2) for size in shape)
     return width, height
 
 
 def show(axes: Axes, picture: np.ndarray, title: str = "", **how: Any) -> None:
-    """A picture without axis and frame, which fills its place; `how` goes to `imshow`. Colors are in [0, 1]."""
-    if picture.ndim == 3:  # as matplotlib would make it, in a quarter of the time
+    """Draw a picture without axes and frame that fills its area; `how` goes to `imshow`. Colors are in [0, 1]."""
+    if picture.ndim == 3:  # as matplotlib would convert it, in a quarter of the time
         picture = np.dstack([(255 * picture).round().astype(np.uint8), np.full(picture.shape[:2], 255, np.uint8)])
     axes.imshow(picture, **{"aspect": "auto"} | how)
     axes.set_title(title)
@@ -148,7 +148,7 @@ def draw_map(
     colors: str = "cividis",
     note: str = "",
 ) -> None:
-    """A picture of numbers with its color bar; below what the numbers are, and a note."""
+    """Draw an image of values with a color bar, and below it the label of the values and a note."""
     limits = shown_range(picture) if limits is None else limits
     show(axes, picture, title, cmap=colors, vmin=limits.low, vmax=limits.high)
     color_bar(axes, colors, limits)
@@ -162,13 +162,13 @@ def inches(axes: Axes) -> tuple[float, float]:
 
 
 def note_below(axes: Axes, *lines: str) -> None:
-    """Small words below a picture."""
+    """Write small text below a picture."""
     words = "\n".join(line for line in lines if line)
     axes.text(0, -4 / 72 / inches(axes)[1], words, transform=axes.transAxes, va="top", fontsize=8, color=MUTED)
 
 
 def color_bar(axes: Axes, colors: str, limits: Limits, *, gamma: float = 1.0) -> None:
-    """A strip of colors that follow value^gamma, with three numbers; ≤ and ≥ say that values lie beyond its ends."""
+    """Draw a color bar for value^gamma with three numbers; ≤ and ≥ mark values beyond its ends."""
     width, _ = inches(axes)
     bar = AxesImage(axes, cmap=colors, extent=(1 + 0.08 / width, 1 + 0.2 / width, 0, 1), origin="lower")
     bar.set(data=np.linspace(0, 1, 256)[:, None], transform=axes.transAxes, clip_on=False)
@@ -193,10 +193,10 @@ def as_cube(cube: Array, wavelengths: ArrayLike | Tensor | None) -> tuple[np.nda
 
 
 def spectral_axis(centers: np.ndarray | None, num_bands: int) -> tuple[np.ndarray, str]:
-    """Where bands stand on an axis, and its label."""
+    """Positions of the bands on an axis, and its label."""
     return (np.arange(1.0, num_bands + 1), "band") if centers is None else (centers, "wavelength [nm]")
 
 
 def evenly(total: int, count: int) -> Sequence[int]:
-    """`count` of `total` things, evenly chosen, first and last among them."""
+    """`count` evenly spaced indices of `total`, including the first and the last."""
     return [int(k) for k in np.unique(np.linspace(0, total - 1, min(count, total)).round().astype(int))]
