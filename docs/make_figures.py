@@ -68,6 +68,35 @@ def side_by_side(measurement: Measurement, results: dict[str, cassi.Reconstructi
     return figure
 
 
+def first_page(measurement: Measurement, result: cassi.Reconstruction) -> Figure:
+    """Snapshot, mask and cube side by side, and four bands of the cube in their colors."""
+    cube, wavelengths = result.cube.cpu().numpy(), measurement.wavelengths
+    if wavelengths is None:
+        raise ValueError("the example has no wavelengths")
+    bands = np.linspace(2, len(cube) - 4, 4).round().astype(int)
+    tiles = []
+    for band in bands:
+        single = np.zeros_like(cube)
+        single[band] = 8 * cube[band]
+        tiles.append(cube_to_srgb(single, wavelengths, white=1.0))
+    mosaic = np.concatenate([np.concatenate(tiles[:2], axis=1), np.concatenate(tiles[2:], axis=1)])
+    colored = cube_to_srgb(cube, wavelengths, white=1.0)
+    names = ", ".join(f"{wavelengths[band]:.0f}" for band in bands)
+    panels = {
+        "snapshot, 256 x 310 pixels": measurement.y,
+        "mask": measurement.mask,
+        f"cube, {len(cube)} bands": colored,
+        f"bands at {names} nm": mosaic,
+    }
+    figure = Figure(figsize=(10, 2.75), layout="constrained")
+    widths = [panel.shape[1] / panel.shape[0] for panel in panels.values()]
+    for axes, (title, panel) in zip(figure.subplots(1, 4, width_ratios=widths), panels.items(), strict=True):
+        axes.imshow(panel, cmap="gray")
+        axes.set_title(title, loc="left", fontsize=9)
+        axes.axis("off")
+    return figure
+
+
 def with_photograph(measurement: Measurement, alone: cassi.Reconstruction) -> Figure:
     """A color photograph, moved and turned, and what it does to the cube of the example: pictures and errors."""
     if measurement.cube is None or measurement.wavelengths is None:
@@ -183,6 +212,7 @@ def photograph(page: Path, *, dark: bool, width: int, height: int) -> bytes:
 def main() -> None:
     measurement = read_measurement(HERE.parent / "data" / "example.h5")
     results = compare(measurement)
+    save_figures({"first-page": first_page(measurement, results["auto"])}, HERE / "figures", dpi=90)
     save_figures({"solvers": side_by_side(measurement, results)}, HERE / "figures", dpi=72)
     save_figures({"side": with_photograph(measurement, results["auto"])}, HERE / "figures", dpi=72)
     save_figures({"shots": several_shots(measurement)}, HERE / "figures", dpi=72)

@@ -333,9 +333,8 @@ def save_figures(
                 if form == "png":
                     Image.fromarray(_render(figure, dpi)).save(file, "PNG", compress_level=1, dpi=(dpi, dpi))
                 else:
-                    metadata = (
-                        {"CreationDate": None} if form == "pdf" else {"Date": None}
-                    )  # so that equal input gives an equal file
+                    # without dates, so that equal input gives an equal file
+                    metadata = {"CreationDate": None} if form == "pdf" else {"Date": None}
                     with rc_context({"svg.hashsalt": name}):
                         figure.savefig(file, format=form, dpi=dpi, metadata=metadata)
     return paths
