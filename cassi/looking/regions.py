@@ -1,4 +1,4 @@
-"""Regions of a scene: their spectra with spread and error bars, and the files that keep both."""
+"""Regions of a scene: their spectra with spread and error bars, and files of both."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Region:
     Args:
         corners: (row, column) of each, in pixels: pixel (i, j) covers i to i + 1 and j to j + 1, and belongs to the
             region if its center lies inside.
-        name: of what is there.
+        name: of the object.
     """
 
     corners: tuple[tuple[float, float], ...]
@@ -54,31 +54,31 @@ class Region:
         match = re.fullmatch(r"\s*(\d{1,6})\s*,\s*(\d{1,6})\s*(?:,\s*(\d{1,6}))?\s*", text)
         size = int(match[3] or 1) if match else 0
         if match is None or size < 1:
-            raise InputError(f"{text!r} is no place, expected ROW,COLUMN or ROW,COLUMN,SIZE such as 120,85,5")
+            raise InputError(f"{text!r} is not a position, expected ROW,COLUMN or ROW,COLUMN,SIZE such as 120,85,5")
         return cls.box(int(match[1]) - (size - 1) // 2, int(match[2]) - (size - 1) // 2, size, size)
 
     def inside(self, height: int, width: int) -> np.ndarray:
-        """Which pixels of the scene (H, W) belong to it.
+        """The pixels of the scene (H, W) that belong to the region, bool.
 
         Raises:
-            InputError: none.
+            InputError: there is none.
         """
         rows, columns = np.indices((height, width))
         centers = np.column_stack([rows.ravel() + 0.5, columns.ravel() + 0.5])
         picked = Outline(np.array(self.corners)).contains_points(centers).reshape(height, width)
         if not picked.any():
-            raise InputError(f"region {self.name!r} holds no pixel of the scene, {height} x {width} px; draw it larger")
+            raise InputError(f"region {self.name!r} contains no pixel of the scene, {height} x {width} px; enlarge it")
         return np.asarray(picked)
 
 
 @dataclass(frozen=True, eq=False)
 class RegionSpectrum:
-    """What is known of the light from a region; all arrays (C,) in `unit`.
+    """The spectrum of a region; all arrays (C,) in `unit`.
 
     Attributes:
-        mean, std: over its pixels; std of one pixel is 0.
-        error: mean standard deviation of its values, as the reconstruction states it, or None. It is not divided by the
-            root of the number of pixels: errors of neighbors go together.
+        mean, std: over its pixels; std of a single pixel is 0.
+        error: mean of the standard deviations stated by the reconstruction, or None. It is not divided by the root of
+            the number of pixels, because errors of neighbors are correlated.
         num_pixels: of the region.
         wavelengths: (C,) [nm], or None.
     """
@@ -98,10 +98,10 @@ def spectrum_of(data: ReportData, region: Region, *, of: CubeLike | None = None)
     Args:
         data: see `cassi.looking.report_data.read_report` and `report_of`.
         region: polygon, box or pixel.
-        of: another cube of the same size in place of that of the result.
+        of: another cube of the same size instead of that of the result.
 
     Raises:
-        InputError: no pixel of the scene lies in the region.
+        InputError: the region contains no pixel of the scene.
 
     Example:
         >>> found = spectrum_of(ReportData(np.ones((3, 8, 8))), Region.at("4,4,3"))
@@ -120,12 +120,12 @@ def spectrum_of(data: ReportData, region: Region, *, of: CubeLike | None = None)
 
 
 def read_regions(path: str | os.PathLike[str]) -> list[Region]:
-    """Read regions as the page of a report exports them.
+    """Read regions in the format exported by a report.
 
     JSON: `{"regions": [{"name": "leaf", "corners": [[row, column], ...]}, ...]}`, one of these, or a list of corners.
 
     Raises:
-        InputError: no such file, or it holds none.
+        InputError: missing file, or no region in it.
     """
     where, wanted = Path(path), 'expected {"regions": [{"name": ..., "corners": [[row, column], ...]}]}'
     try:
@@ -133,7 +133,7 @@ def read_regions(path: str | os.PathLike[str]) -> list[Region]:
     except OSError as error:
         raise InputError(f"{where}: {str(error.strerror).lower()}") from error
     except ValueError as error:
-        raise InputError(f"{where}: no JSON ({error}); {wanted}") from error
+        raise InputError(f"{where}: not JSON ({error}); {wanted}") from error
     listed = content.get("regions", [content]) if isinstance(content, dict) else [{"corners": content}]
     try:
         regions = []
@@ -142,7 +142,7 @@ def read_regions(path: str | os.PathLike[str]) -> list[Region]:
             if not (corners.ndim == 2 and corners.shape[1] == 2 and 3 <= len(corners) <= MAX_CORNERS):
                 raise ValueError(f"region {k} has corners of shape {corners.shape}")
             if not np.isfinite(corners).all():
-                raise ValueError(f"region {k} has a corner that is no number")
+                raise ValueError(f"region {k} has a corner that is not a number")
             name = str(one.get("name") or f"region {k}")
             regions.append(Region(tuple((float(row), float(column)) for row, column in corners), name))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -153,13 +153,13 @@ def read_regions(path: str | os.PathLike[str]) -> list[Region]:
 
 
 def write_regions(path: str | os.PathLike[str], regions: Iterable[Region], *, overwrite: bool = False) -> None:
-    """Write regions as `read_regions` and the page of a report read them."""
+    """Write regions for `read_regions` and reports."""
     listed = [{"name": one.name, "corners": one.corners} for one in regions]
     write_text(path, json.dumps({"regions": listed}, indent=1) + "\n", overwrite)
 
 
 def write_spectra(path: str | os.PathLike[str], spectra: Sequence[RegionSpectrum], *, overwrite: bool = False) -> None:
-    """Write spectra as CSV: a line a band; of each region mean, std and error bar, named with pixels and unit.
+    """Write spectra as CSV with one line per band: mean, std and error bar of each region, with pixels and unit.
 
     Raises:
         OutputError: the file exists, or its folder does not.

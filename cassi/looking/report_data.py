@@ -232,12 +232,12 @@ def read_report(path: str | os.PathLike[str], *, frame: int = 0) -> ReportData:
 
 
 def _filled(parts: Mapping[str, Any], facts: dict[str, Any], frame: int, frames: tuple[int, ...]) -> ReportData:
-    """The data of one of so many frames: its arrays, and of all frames the history and the attributes of their file."""
+    """The data of one frame: its arrays, and the part of the history and attributes of the file that belongs to it."""
     choice, parameters = (
         value if isinstance(value := facts.pop(name, None), dict) else {} for name in ("choice", "parameters")
     )
     choice = choice["frames"][frame] if "frames" in choice else choice
-    history = list(parts["history"])  # of all frames, one after the other, each from iteration 1
+    history = list(parts["history"])  # of all frames in a row, each from iteration 1
     starts = [i for i, record in enumerate(history) if record.iteration == 1]
     if frames and len(starts) == frames[0]:
         history = history[starts[frame] : [*starts, len(history)][frame + 1]]
@@ -247,7 +247,7 @@ def _filled(parts: Mapping[str, Any], facts: dict[str, Any], frame: int, frames:
     title = str(facts.get("input_name") or parts["title"])
     named: dict[str, Any] = {
         "history": history,
-        "markers": stages[1:] if history else [],  # where each stage but the first begins
+        "markers": stages[1:] if history else [],  # the start of each stage but the first
         "verdict": str(facts.pop("verdict", "")),
         "ok": bool(facts.pop("ok", True)),
         "choice": choice,
@@ -260,7 +260,7 @@ def _filled(parts: Mapping[str, Any], facts: dict[str, Any], frame: int, frames:
 
 
 def _from_json(value: object) -> object:
-    """What an attribute holds: text that is a list or a mapping in JSON is taken for it."""
+    """The value of an attribute; text with a JSON list or mapping is decoded."""
     try:
         return json.loads(value) if isinstance(value, str) and value.lstrip().startswith(("{", "[")) else value
     except ValueError:

@@ -1,4 +1,4 @@
-"""Is my spectrum right? A region of a cube against a spectrometer, or against the same region of another cube."""
+"""Compares the spectrum of a region with a spectrometer, or with the same region of another cube."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from cassi.looking.style import BELOW, INK, PALETTE, Row, page, spectral_axis, s
 
 @dataclass(frozen=True, eq=False)
 class SpectrumComparison:
-    """A region's spectrum beside a reference.
+    """The spectrum of a region beside a reference.
 
     Attributes:
-        found: the region's.
-        reference: (C,) mean over each band, times `scale`; NaN where the reference does not reach.
-        scale: by which it was multiplied; 1 unless fitted.
-        angle: between the two [degrees], which no scale changes.
+        found: that of the region.
+        reference: (C,) mean over each band, times `scale`; NaN outside the range of the reference.
+        scale: factor of the reference; 1 unless fitted.
+        angle: between the two [degrees], independent of the scale.
         rmse: root mean square of the difference over the bands, in the unit of the cube.
-        share: of the bands whose difference is at most 2 error bars; None where the result has none.
+        share: of the bands with a difference of at most 2 error bars; None without error bars.
     """
 
     found: RegionSpectrum
@@ -40,7 +40,7 @@ class SpectrumComparison:
 
     @property
     def bands(self) -> int:
-        """How many bands were compared."""
+        """The number of bands compared."""
         return int(np.isfinite(self.reference).sum())
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class SpectrumComparison:
             f"degrees, RMSE {self.rmse:.3g} ({self.rmse / level:.1%} of the reference), scale {self.scale:.4g}"
         ]
         if self.share is not None:
-            lines.append(f"within 2 error bars in {self.share:.0%} of the bands (95% where error bars are right)")
+            lines.append(f"within 2 error bars in {self.share:.0%} of the bands (95% if error bars are right)")
         heads = ["band", "cube", "std", *(["error bar"] if one.error is not None else []), "reference", "difference"]
         lines.append("  " + "".join(f"{head:>12}" for head in heads))
         error = [one.error] if one.error is not None else []
@@ -68,13 +68,13 @@ def compare_spectra(
 
     Args:
         found: see `cassi.looking.regions.spectrum_of`.
-        reference: a table of a spectrometer, taken as its mean over each band (see
+        reference: a table of a spectrometer, averaged over each band (see
             `cassi.files.spectrum_files.band_means`), or the values of the bands, (C,).
-        scaled: multiply the reference by the factor that fits best, s = <r, x> / <r, r>: a spectrometer has a unit of
-            its own.
+        scaled: multiply the reference by the factor that fits best, s = <r, x> / <r, r>, because the unit of a
+            spectrometer differs.
 
     Raises:
-        InputError: bands without wavelengths, fewer than 2 bands within reach of the table, or one that is 0.
+        InputError: bands without wavelengths, fewer than 2 bands within the range of the table, or a reference of 0.
 
     Example:
         >>> from cassi.looking.regions import Region, spectrum_of
@@ -94,7 +94,7 @@ def compare_spectra(
     x, r = found.mean[known], values[known]
     if known.sum() < 2:
         reach = f"{reference.nm[0]:g} to {reference.nm[-1]:g} nm" if isinstance(reference, Spectrum) else "no band"
-        raise InputError(f"the reference reaches {reach}, which holds fewer than 2 bands of the cube")
+        raise InputError(f"the reference covers {reach}, which contains fewer than 2 bands of the cube")
     if not float(r @ r) > 0:
         raise InputError("the reference is 0 in all bands of the cube; is the second column the value?")
     scale = float(r @ x) / float(r @ r) if scaled else 1.0
@@ -107,7 +107,7 @@ def compare_spectra(
 
 @styled
 def spectra_figure(compared: list[SpectrumComparison], *, name: str = "reference") -> Figure:
-    """One panel a region: its mean with spread and error bars, and the reference, dashed."""
+    """One panel per region: its mean with spread and error bars, and the reference, dashed."""
     columns = min(3, len(compared))
     lines = [compared[k : k + columns] for k in range(0, len(compared), columns)]
     rows = [Row([4.2] * len(line), 2.6, left=0.75, right=0.2, below=BELOW) for line in lines]

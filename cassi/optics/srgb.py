@@ -1,4 +1,4 @@
-"""The transfer function of sRGB, IEC 61966-2-1: from light to what a display is given, and back."""
+"""The transfer function of sRGB, IEC 61966-2-1: from light to display values, and back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def encode_srgb(light: np.ndarray) -> np.ndarray:
-    """Linear values in [0, 1] to display values; the maximum keeps the branch not taken free of warnings."""
+    """Linear values in [0, 1] to display values; the maximum avoids warnings in the unused branch."""
     return np.where(light <= 0.0031308, 12.92 * light, 1.055 * np.maximum(light, 1e-9) ** (1 / 2.4) - 0.055)
 
 
