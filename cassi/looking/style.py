@@ -70,7 +70,8 @@ _STYLE: Any = {
     "text.parse_math": False,  # names may contain dollar signs
 }
 # the defaults of matplotlib under ours, so that user settings (TeX, the backend of a notebook) have no influence
-_SETTINGS = {name: value for name, value in rcParamsDefault.items() if name != "backend"} | _STYLE
+_KEPT = ("backend", "svg.hashsalt")  # the latter makes equal figures equal files, see `save_figures`
+_SETTINGS = {name: value for name, value in rcParamsDefault.items() if name not in _KEPT} | _STYLE
 styled = rc_context(_SETTINGS)  # decorator for drawing functions; restores the settings of the user
 
 # Margins of axes for labels and numbers [inch]. Everything is placed by hand: a layout engine that measures all text
