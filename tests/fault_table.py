@@ -197,7 +197,7 @@ FAULTS = [
         "Split(A, y, held.expand(y.shape), A, y)", "test_choice_automatic.py"),
     Fault("beyond its picture a mask goes on as at the border", "calibration/camera_model.py::sampled", "share.any()",
         "False", "test_calibration_found_camera.py", "nobody_has_seen"),
-    Fault("light that leaks is a black level", "optics/detector.py::black_level_of", "LEAKS", "0",
+    Fault("light that leaks is a black level", "optics/detector.py::black_level_of", "LEAKAGE_RATIO", "0",
         "test_running_reconstruct.py", "leaks"),
     Fault("a camera that the snapshot does not show is taken", "calibration/found_camera.py::find_camera",
         "not any(compared(one).matches for one in (m, taken.in_place(replace(m, check=None))))", "False",

@@ -37,7 +37,7 @@ from cassi.kernels.covariance import covariance_sum
 from cassi.optics.cropping import Block, crop, croppable, liveliest
 from cassi.optics.detector import brightness, object_level
 from cassi.optics.protocol import Camera, check_measurement
-from cassi.priors.learned import FEWEST_BANDS, LearnedPrior, shipped_prior
+from cassi.priors.learned import MIN_BANDS, LearnedPrior, shipped_prior
 from cassi.priors.spectral_basis import principal_basis
 from cassi.settings import Settings
 from cassi.solvers.loop import Result
@@ -245,7 +245,7 @@ def learned_prior(A: Camera, settings: Settings) -> LearnedPrior | None:
         return None
     if settings.weights is not None:
         return cast(LearnedPrior, settings.weights)  # its file is read
-    return shipped_prior() if settings.prior == "learned" or A.cube_shape[0] >= FEWEST_BANDS else None
+    return shipped_prior() if settings.prior == "learned" or A.cube_shape[0] >= MIN_BANDS else None
 
 
 def _outcome(

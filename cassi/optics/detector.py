@@ -1,4 +1,4 @@
-"""What a detector adds to the light: noise, digits, a black level; and how bright a scene is."""
+"""The detector: noise, digitization and black level; and the brightness of a scene."""
 
 from __future__ import annotations
 
@@ -12,46 +12,47 @@ from torch import Tensor
 from cassi.errors import InputError
 from cassi.optics.protocol import Camera
 
-NEGATIVE = 0.95  # share of the pixels; noise alone makes half of them negative
-AROUND = 9  # side of the square whose mean is the light around a pixel [pixel]
-LEAKS = 0.75  # of the scatter about a black level, below which light that leaks explains dark pixels better
+MAX_NEGATIVE = 0.95  # share of negative pixels; noise alone makes half of them negative
+AROUND = 9  # side of the square over which the light around a pixel is averaged [pixel]
+LEAKAGE_RATIO = 0.75  # of the scatter: below it, leaking light explains dark pixels better than a black level
 
 
 def black_level_of(A: Camera, y: Tensor) -> float:
-    """The black level b that was left in a snapshot y (H, W'), in its unit; 0 where it cannot be told.
+    """The black level b remaining in a snapshot y (H, W'), in its unit; 0 if it cannot be determined.
 
-        y_j = b + a s_j + noise,   s = |Phi| 1,   over the pixels with s_j < 0.05 median(s), which hardly light reaches
+        y_j = b + a s_j + noise,   s = |Phi| 1,   over the pixels with s_j < 0.05 median(s), which receive almost no
+        light
 
-    Those lie at the ends of the detector, where few bands reach, and behind closed mask elements. Left in, b has no
-    other explanation there than very bright outer bands, or closed elements that leak. That light goes with l_j, the
-    light around: where c l_j + a s_j l_j leaves clearly less than b + a s_j l_j, both are fitted together. Pixels over
-    3 standard deviations off the fit, stray light and hot ones, are left out of it, 5 times. What is below 2 % of the
-    mean of y, or not clear of the scatter, is taken for 0: a scene's own light is not distributed as evenly as s.
-    Pixels of row weight 0 are not looked at.
+    They are at the ends of the detector, where few bands reach, and behind closed mask elements. Besides b, only very
+    bright outer bands or leaking elements could explain their values. Leaking light is proportional to l_j, the light
+    around: if c l_j + a s_j l_j fits clearly better than b + a s_j l_j, both are fitted together. Pixels more than 3
+    standard deviations off the fit (stray light, hot pixels) are excluded, 5 times. A value below 2 % of the mean of y,
+    or not clearly above the scatter, counts as 0, because the light of a scene is less even than s. Pixels of row
+    weight 0 are ignored.
     """
-    s, y = torch.stack([A.response().double(), y.double()]).cpu()  # each step of the fit is waited for
+    s, y = torch.stack([A.response().double(), y.double()]).cpu()  # every step of the fit would wait for the device
     seen = torch.ones_like(s, dtype=torch.bool) if A.weights is None else A.weights.cpu() > 0
     if not bool(seen.any()):
         return 0.0
-    hardly = seen & (s < 0.05 * s[seen].median())
-    count = int(hardly.sum())
+    dark = seen & (s < 0.05 * s[seen].median())
+    count = int(dark.sum())
     if count < 50:
         return 0.0
-    values = y[hardly]
-    one, reach = torch.ones_like(values), s[hardly] / max(float(s.max()), 1e-300)
+    values = y[dark]
+    one, reach = torch.ones_like(values), s[dark] / max(float(s.max()), 1e-300)
     b, _, error = _intercept([one, reach], values)
     clear = 0.02 * abs(float(y[seen].mean()))
     if b > max(clear, 5 * error):
-        around = _around(y, seen)[hardly]
-        scene = reach * around  # light of an uneven scene, which must count for neither
-        if _intercept([around, scene], values)[1] < LEAKS * _intercept([one, scene], values)[1]:
+        around = _local_light(y, seen)[dark]
+        scene = reach * around  # light of an uneven scene, which must not be attributed to either
+        if _intercept([around, scene], values)[1] < LEAKAGE_RATIO * _intercept([one, scene], values)[1]:
             b, _, error = _intercept([one, scene, around], values)
             b = max(b, 0.0)
     return b if abs(b) > max(clear, 5 * error) else 0.0
 
 
 def _intercept(columns: list[Tensor], values: Tensor) -> tuple[float, float, float]:
-    """The first coefficient of a linear fit without outliers, what the fit leaves, and the coefficient's error."""
+    """The first coefficient of a linear fit without outliers, the residual of the fit, and the error of that value."""
     X, values = torch.stack(columns, 1), values
     X = X / X.abs().amax(0).clamp(min=1e-300)
     scale = float(columns[0].abs().max())
@@ -60,13 +61,13 @@ def _intercept(columns: list[Tensor], values: Tensor) -> tuple[float, float, flo
         fit = torch.linalg.solve(normal, X.T @ values)
         off = values - X @ fit
         deviation = float(off.square().mean().sqrt())
-        X, values = (kept[off.abs() <= 3 * deviation] for kept in (X, values))
+        X, values = (rows[off.abs() <= 3 * deviation] for rows in (X, values))
     error = deviation * math.sqrt(float(torch.linalg.inv(normal)[0, 0]))
     return float(fit[0]) / scale, deviation, error / scale
 
 
-def _around(y: Tensor, seen: Tensor) -> Tensor:
-    """The mean of y around each pixel, of the pixels that are seen."""
+def _local_light(y: Tensor, seen: Tensor) -> Tensor:
+    """The mean of y around each pixel, over the pixels that are seen."""
     light, known = (
         F.avg_pool2d(t.reshape(-1, 1, *t.shape[-2:]).to(y), AROUND, 1, AROUND // 2)
         for t in (torch.where(seen, y, 0), seen)
@@ -75,20 +76,20 @@ def _around(y: Tensor, seen: Tensor) -> Tensor:
 
 
 def check_light(y: Tensor) -> None:
-    """Raise InputError where nearly all pixels of snapshots, less their black level, are below 0."""
+    """Raise InputError if nearly all pixels of snapshots, minus their black level, are negative."""
     below, above = torch.stack([(y < 0).sum(), (y > 0).sum()]).tolist()
-    if below > NEGATIVE * (below + above):
+    if below > MAX_NEGATIVE * (below + above):
         raise InputError(
-            f"the values are negative, {below / (below + above):.0%} of what is not 0: inverted, a sign error, or "
-            "a black level above the light; expected light, which counts up from the black level: give -y, or the "
-            "largest value less y, or another black level"
+            f"{below / (below + above):.0%} of the nonzero values are negative: an inverted snapshot, a sign error, or "
+            "a black level that is too high; expected light above the black level: give -y, the largest value minus y, "
+            "or another black level"
         )
 
 
 def brightness(A: Camera, y: Tensor) -> float:
-    """sum |y| / sum |Phi| 1, in the unit of the cube: how bright a scene of one value everywhere would be.
+    """sum |y| / sum |Phi| 1: the value of a uniform scene that explains y, in the unit of the cube.
 
-    Of a batch the mean; 1 for a black measurement, or where no light arrives. The measurement is weighted as the
+    For a batch the mean; 1 for a black measurement, or if no light arrives. The measurement must be weighted like the
     camera.
     """
     response = A.response().double()
@@ -97,13 +98,13 @@ def brightness(A: Camera, y: Tensor) -> float:
 
 
 def object_level(y: Tensor, rank: int) -> Tensor:
-    """How bright the objects that matter are, in units of the mean: max(1, mean y^2 / (4 mean(|y|)^2)) of a snapshot.
+    """The level of the relevant objects relative to the mean: max(1, mean y^2 / (4 mean(|y|)^2)) of a snapshot.
 
-    Mean square over squared mean is 1.3 to 3.6 of CAVE and KAIST scenes through a grey mask, where priors relative to
-    more than the mean lose 0.2 to 1.3 dB; of a few bright objects in the dark it is 7 to 20.
+    Mean square over squared mean is 1.3 to 3.6 for CAVE and KAIST scenes through a grey mask, where priors relative to
+    a higher level lose 0.2 to 1.3 dB; for a few bright objects in the dark it is 7 to 20.
 
     Args:
-        y: snapshots, the last `rank` axes of each.
+        y: snapshots, each in the last `rank` axes.
     """
     flat = y.flatten(-rank)
     usual = (4 * flat.abs().mean(-1).square()).clamp(min=torch.finfo(y.dtype).tiny)
@@ -111,7 +112,7 @@ def object_level(y: Tensor, rank: int) -> Tensor:
 
 
 def object_levels(A: Camera, y: Tensor) -> Tensor:
-    """`object_level` times `brightness` of each snapshot (..., H, W') of a batch, (...), > 0; nothing is waited for."""
+    """`object_level` times `brightness` of each snapshot (..., H, W') of a batch, (...), > 0; on the device."""
     rank, tiny = len(A.measurement_shape), torch.finfo(y.dtype).tiny
     mean: Tensor = y.abs().flatten(-rank).sum(-1) / A.response().sum().clamp(min=tiny)
     return (object_level(y, rank) * mean).clamp(min=tiny)
@@ -119,13 +120,13 @@ def object_levels(A: Camera, y: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a camera recorded; the variance of its noise is y / gain + (read_noise / gain)^2 + count^2 / 12.
+    """A recorded snapshot; the variance of its noise is y / gain + (read_noise / gain)^2 + count^2 / 12.
 
     Attributes:
         y: (..., H, W') recorded values, in the unit of the noise-free measurement.
-        gain: electrons per unit of y; None where no electrons were counted.
-        read_noise: standard deviation [electron]; None where no electrons were counted.
-        count: size of one step of the digitizer in the unit of y; None where it was not digitized.
+        gain: electrons per unit of y; None if electrons were not counted.
+        read_noise: standard deviation [electron]; None if electrons were not counted.
+        count: one step of the digitizer in the unit of y; None if not digitized.
     """
 
     y: Tensor
@@ -142,9 +143,9 @@ def detect(
     bit_depth: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Snapshot:
-    """Record a noise-free measurement with a camera that has photon noise, read noise and a digitizer.
+    """Record a noise-free measurement with photon noise, read noise and a digitizer.
 
-    The exposure is such that the brightest pixel fills the well. With F the full well [electron], s the read noise
+    The exposure fills the well of the brightest pixel. With F the full well [electron], s the read noise
     [electron] and b the bit depth:
 
         g = F / max y                               gain [electron per unit of y]
@@ -152,18 +153,18 @@ def detect(
         k = clip(round(n / q), 0, 2^b - 1)          counts, q = F / (2^b - 1) electrons each
         y_recorded = q k / g                        back in the unit of y (without b: n / g)
 
-    The digitizer has no black level: it cuts negative read noise off. (European Machine Vision Association, standard
-    1288, section 2, is the same model.)
+    The digitizer has no black level and clips negative read noise. (The model of European Machine Vision Association,
+    standard 1288, section 2.)
 
     Args:
-        y: (..., H, W') >= 0, any unit; not changed.
-        full_well: F, > 0. None: no electrons are counted, so neither photon noise nor read noise.
+        y: (..., H, W') >= 0, any unit; not modified.
+        full_well: F, > 0. None: electrons are not counted, so that there is no noise.
         read_noise: s, >= 0.
-        bit_depth: b, 1 to 24. None: not digitized. Without `full_well`, the brightest pixel is the largest count.
-        generator: source of the noise, on the device of `y`; needed where there is noise.
+        bit_depth: b, 1 to 24. None: not digitized. Without `full_well`, the brightest pixel gets the largest count.
+        generator: of the noise, on the device of `y`; required if there is noise.
 
     Raises:
-        ValueError: y negative, not finite or black, values out of range, noise without a generator or a well.
+        ValueError: y is negative, not finite or black; values out of range; noise without a generator or a well.
 
     Example:
         >>> shot = detect(torch.ones(100, 100), full_well=400.0, generator=torch.Generator().manual_seed(0))
@@ -171,7 +172,7 @@ def detect(
         (400.0, 0.05)
     """
     if not torch.isfinite(y).all() or (y < 0).any():
-        raise ValueError("the noise-free measurement must be finite and >= 0: light is; check the cube and the mask")
+        raise ValueError("the noise-free measurement must be finite and >= 0; check the cube and the mask")
     if full_well is not None and not (math.isfinite(full_well) and full_well > 0):
         raise ValueError(f"full_well must be positive, got {full_well}: it counts electrons")
     if not (math.isfinite(read_noise) and read_noise >= 0):

@@ -1,14 +1,14 @@
-"""A learned prior: a small network that corrects coefficient images. It knows nothing of the optics.
+"""A learned prior: a small network that corrects coefficient images, independent of the optics.
 
     (f, g, h') = net(z / s, d / s, seen, noise, h)
 
-z are coefficient images of a smooth spectral basis, d the correction that the measurement alone asks for, `seen` and
-`noise` (H, W) how well and with how much noise a pixel was seen; f is the network's correction in units of s, g in
-(0, 1) how much of the next d to take, h features that it hands to its next call. s_k = L sqrt(C) (k + 1)^-1.4 with L
-the level of the scene's objects, so that all images are of order 1 whatever the unit, the bands and their range.
+z are coefficient images of a smooth spectral basis, d the correction implied by the measurement alone, `seen` and
+`noise` (H, W) the visibility and noise of each pixel; f is the correction of the network in units of s, g in (0, 1) the
+share of the next d to apply, h features for its next call. s_k = L sqrt(C) (k + 1)^-1.4 with L the level of the objects
+in the scene, so that all images are of order 1 for any unit, number and range of bands.
 
-Blocks of 2 x 2 pixels lie as channels, so that wide layers are cheap, and two coarser scales see far. Scales and a
-space of few spectral components: after "LRDUN" (Gao et al., CVPR 2026), with plain convolutions.
+Blocks of 2 x 2 pixels become channels, which makes wide layers cheap, and two coarser scales see far. Scales and the
+space of few spectral components follow "LRDUN" (Gao et al., CVPR 2026), with plain convolutions.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# Weights by what they may be used for (MODEL_CARD.md), and the SHA-256 of KIND.safetensors where they are shipped.
+# Weights by what they may be used for (MODEL_CARD.md), and the SHA-256 of KIND.safetensors if they are shipped.
 KINDS = {"free": None, "research": "2937817bfe1f680b4e1890c0a30fdff6495ec0cceb048133ca7b45b6cae2ab59"}
 DEFAULT = "research"
-FEWEST_BANDS = 8  # of the cameras it was trained with
-MULTIPLE = 8  # images are padded to it [pixel]: the network halves them three times
-_NUM_MAPS = 2  # images beside z and d: how well and with how much noise a pixel was seen
+MIN_BANDS = 8  # of the cameras in training
+MULTIPLE = 8  # to which images are padded, as the network halves them three times [pixel]
+_NUM_MAPS = 2  # inputs besides z and d: visibility and noise of each pixel
 
 
 @dataclass(frozen=True)
 class Size:
-    """The size of a network, kept with its weights: channels and residual blocks before and after the coarser scale."""
+    """The size of a network, stored with its weights: channels and residual blocks at each scale."""
 
-    components: int = 12  # K, coefficient images that it works on
-    stages: int = 4  # times that it is applied
-    memory: int = 8  # feature images handed from one time to the next
+    components: int = 12  # K, coefficient images
+    stages: int = 4  # applications of the network
+    memory: int = 8  # feature images passed from one stage to the next
     width: int = 64  # at half the resolution
     blocks: int = 2
     deep_width: int = 96  # at a quarter of it
     deep_blocks: int = 4
     far_width: int = 128  # at an eighth of it
     far_blocks: int = 3
-    light: int = 0  # 1: the mean of each coefficient image, the light of the scene, is an input too
+    light: int = 0  # 1 if the mean of each coefficient image, the light of the scene, is another input
 
 
 class ResidualBlock(nn.Module):
@@ -68,7 +68,7 @@ class ResidualBlock(nn.Module):
 class CorrectionNet(nn.Module):
     """A three-scale residual network on images (N, inputs + memory, H, W) -> (N, outputs + memory, H, W).
 
-    The same weights serve all stages but for a bias of the first layer, which tells the stage.
+    All stages share the weights, except for a bias of the first layer that depends on the stage.
     """
 
     def __init__(self, inputs: int, outputs: int, size: Size) -> None:
@@ -88,7 +88,7 @@ class CorrectionNet(nn.Module):
         self.fine_out = nn.Sequential(*(ResidualBlock(width) for _ in range(size.blocks)))
         self.leave = nn.Conv2d(width, 4 * (outputs + size.memory), 3, padding=1)
         for p in (*self.leave.parameters(), *self.up_far.parameters()):
-            nn.init.normal_(p, std=1e-3)  # a new network hardly changes anything
+            nn.init.normal_(p, std=1e-3)  # so that a new network changes almost nothing
 
     def forward(self, images: Tensor, stage: int, light: Tensor | None = None) -> Tensor:
         height, width = images.shape[-2:]
@@ -106,19 +106,19 @@ class CorrectionNet(nn.Module):
 
 
 def _bfloat16_is_fast(device: torch.device) -> bool:
-    """Whether bfloat16 takes less time than float32: a third with AVX-512, seven times as long on AVX2."""
+    """Whether bfloat16 is faster than float32: three times with AVX-512, but seven times slower on AVX2."""
     return device.type != "cpu" or "AVX512" in torch.backends.cpu.get_cpu_capability()
 
 
 class LearnedPrior(nn.Module):
-    """The network, and how wrong it expects coefficients to be: what `cassi.solvers.unrolled` needs of a training.
+    """The network and the expected errors of coefficients: the trained part of `cassi.solvers.unrolled`.
 
     Args:
         size: see `Size`.
 
     Attributes:
         log_tau: (stages + 1, K) logarithm of the expected error of coefficient k, in units of s_k, at each data step.
-        log_floor: (stages + 1,) logarithm of the part of the variance that models of cameras get wrong, in units of
+        log_floor: (stages + 1,) logarithm of the variance due to errors of camera models, in units of
             L^2 diag(Phi Phi^T).
     """
 
@@ -132,7 +132,7 @@ class LearnedPrior(nn.Module):
         self.log_floor = nn.Parameter(torch.full((stages + 1,), math.log(3e-4)))
 
     def on(self, device: torch.device) -> LearnedPrior:
-        """The prior on a device: itself, or a copy that is kept, as others may use this one where it is meanwhile."""
+        """The prior on a device: itself, or a cached copy, as others may use this one at the same time."""
         if self.log_tau.device == device:
             return self
         if device not in self._copies:
@@ -152,9 +152,9 @@ class LearnedPrior(nn.Module):
         Args:
             z, d: (N, K', H, W), K' <= K, in units of s.
             seen, noise: (N, 1, H, W).
-            memory: of the call before, (N, memory, H, W); None at first.
-            stage: 0 .. T - 1, how many corrections went before.
-            light: (N, K'), the mean of each image of the start, in units of s; only some sizes of network use it.
+            memory: of the previous call, (N, memory, H, W); None at first.
+            stage: 0 .. T - 1, the number of previous corrections.
+            light: (N, K'), the mean of each image of the start, in units of s; used only by some networks.
 
         Returns:
             f and g (N, K', H, W), and the memory for the next call.
@@ -172,7 +172,7 @@ class LearnedPrior(nn.Module):
 
 
 def packed(prior: LearnedPrior, *, licence: str = "") -> bytes:
-    """A prior as a safetensors file, in half precision: the same bytes for the same prior; `licence` is of its use."""
+    """The bytes of a safetensors file of a prior, in half precision; equal priors give equal bytes."""
     from safetensors.torch import save
 
     tensors = {name: value.detach().cpu().half().contiguous() for name, value in prior.state_dict().items()}
@@ -183,13 +183,13 @@ def packed(prior: LearnedPrior, *, licence: str = "") -> bytes:
 
 
 def load_prior(source: str | os.PathLike[str] = DEFAULT) -> LearnedPrior:
-    """Read a prior: weights shipped with the program, by their name in `KINDS`, or a file of scripts/train.py.
+    """Read a prior: shipped weights, by their name in `KINDS`, or a file of scripts/train.py.
 
-    The checksum of shipped weights is compared. A file of the name "free" or "research" is given as ./free.
+    The checksum of shipped weights is verified. Write ./free for a file named "free".
 
     Raises:
-        ValueError: weights of a kind that is not shipped, a damaged file, not a safetensors file of a prior, sizes that
-            do not fit, or numbers that are not finite.
+        ValueError: weights that are not shipped, a damaged file, not a safetensors file of a prior, inconsistent sizes,
+            or values that are not finite.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -197,22 +197,22 @@ def load_prior(source: str | os.PathLike[str] = DEFAULT) -> LearnedPrior:
     if name.is_dir():
         raise ValueError(f"{name}: is a folder, expected the weights that scripts/train.py writes; name the file in it")
     if name.is_file() and not name.stat().st_size:
-        raise ValueError(f"{name}: is empty, expected the weights that scripts/train.py writes; copy the file anew")
+        raise ValueError(f"{name}: is empty, expected the weights that scripts/train.py writes; copy the file again")
     try:
         with safe_open(name, framework="pt") as file:
-            fields = {"light": "0"} | (file.metadata() or {})  # which weights of before it do not have
+            fields = {"light": "0"} | (file.metadata() or {})  # older weights lack this field
             prior = LearnedPrior(Size(**{field: int(fields[field]) for field in asdict(Size())}))
             state = {key: file.get_tensor(key).float() for key in file.keys()}  # noqa: SIM118
         prior.load_state_dict(state)
     except (SafetensorError, KeyError, RuntimeError, ValueError) as error:
-        raise ValueError(f"{name} holds no learned prior as scripts/train.py writes it: {error}") from error
+        raise ValueError(f"{name} is not a learned prior written by scripts/train.py: {error}") from error
     if not all(bool(value.isfinite().all()) for value in state.values()):
-        raise ValueError(f"{name} holds numbers that are not finite; train again or take another checkpoint")
+        raise ValueError(f"{name} holds values that are not finite; train again or use another checkpoint")
     return prior.eval().requires_grad_(False)
 
 
 def shipped_weights(kind: str | os.PathLike[str] = DEFAULT) -> Path:
-    """The file of weights that are shipped; ValueError where they are not, or are damaged."""
+    """The file of shipped weights; ValueError if they are not shipped, or damaged."""
     name, expected = Path(__file__).with_name(f"{kind}.safetensors"), KINDS[str(kind)]
     if expected is None:
         raise ValueError(
@@ -220,11 +220,11 @@ def shipped_weights(kind: str | os.PathLike[str] = DEFAULT) -> Path:
             "non-local prior, which needs none"
         )
     if hashlib.sha256(name.read_bytes()).hexdigest() != expected:
-        raise ValueError(f"{name} is damaged: its checksum is not the program's; reinstall the program")
+        raise ValueError(f"{name} is damaged: its checksum is wrong; reinstall the program")
     return name
 
 
 @functools.cache
 def shipped_prior() -> LearnedPrior:
-    """The prior that the default solver uses."""
+    """The prior of the default solver."""
     return load_prior()

@@ -1,4 +1,4 @@
-"""A few data steps with a learned prior between them: unrolled optimization with one network for all stages."""
+"""Unrolled optimization: data steps alternate with a learned prior, one network for all stages."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from cassi.priors.learned import LearnedPrior
 from cassi.priors.spectral_basis import analyse, synthesise
 from cassi.solvers.loop import Loop, Monitor, Result
 
-# Of a data step. On 27 windows of CAVE, 8 are 0.02 to 0.05 dB better than 4, of which the last step has 8, for 4 % of
-# the default's time; 12 are 0.01 to 0.02 dB more for as much again.
+# Per data step. On 27 windows of CAVE, 8 gain 0.02 to 0.05 dB over 4 for 4 % of the time of the default; 12 gain
+# another 0.01 to 0.02 dB for as much again.
 CG_ITERS = 8
 
 
@@ -31,7 +31,7 @@ def unrolled(
     level: float | None = None,
     monitor: Monitor | None = None,
 ) -> tuple[Result, Tensor]:
-    """Correct coefficient images z of a cube x = B^T z by a network and the measurement in turn, T times.
+    """Correct coefficient images z of a cube x = B^T z alternately by a network and the measurement, T times.
 
         d = R_0(y - Phi B^T z)
         for t = 0 .. T - 1:
@@ -41,37 +41,37 @@ def unrolled(
             z = z + g d
         z = z + R_T(y - Phi B^T z)
 
-    R_t is the data step, the best linear estimate of what is missing from z where that is taken for white, with the
-    expected error tau_k s_k of coefficient k (tau has been trained), and y has the variance N:
+    R_t is the data step, the best linear estimate of the error of z for white errors of the expected size tau_k s_k in
+    coefficient k (tau is trained) and a variance N of y:
 
         R_t(r) = S B Phi^T (Phi B^T S B Phi^T + N)^+ r,   S = diag(tau_k s_k)^2,   N = sigma^2 + floor L^2 D
 
-    with s_k = L sqrt(C) (k + 1)^-1.4, D >= Phi Phi^T diagonal and L the level of the scene's objects, by a few
-    conjugate gradients on the detector. How well and with how much noise a pixel was seen, the network is told in two
-    images,
+    with s_k = L sqrt(C) (k + 1)^-1.4, D >= Phi Phi^T diagonal and L the level of the objects in the scene, by a few
+    conjugate-gradient iterations on the detector. Two further inputs of the network are the visibility and the noise of
+    each pixel,
 
         seen = (B Phi^T D^(-1/2))_0,   n = (B Phi^T sigma / D)_0 / (L seen),   noise = n / (n + 1/10).
 
-    Gradients flow through all of it but the means and `seen`, so that `prior` can be trained through any camera.
-    Unrolling and a variance that the network is told: Adler & Oktem, IEEE TMI 37 (2018); Zhang, Van Gool & Timofte,
-    CVPR 2020.
+    Everything is differentiable except the means and `seen`, so that `prior` can be trained through any camera.
+    Unrolling
+    with the variance as an input: Adler & Oktem, IEEE TMI 37 (2018); Zhang, Van Gool & Timofte, CVPR 2020.
 
     Args:
         A: any camera with forward and adjoint.
-        y: measurement (..., H, W'), weighted as the operator; the snapshots of a batch may differ in brightness.
-        basis: B (K, C), `smooth_basis` of the bands, with at most as many rows as the prior has components.
+        y: measurement (..., H, W'), weighted like the operator; the snapshots of a batch may differ in brightness.
+        basis: B (K, C), `smooth_basis` of the bands, with at most as many rows as components of the prior.
         prior: see `cassi.priors.learned`.
-        start: z (..., K, H, W), of a cube found before. Not modified.
+        start: z (..., K, H, W) of an earlier cube. Not modified.
         variance: sigma^2 of y, like y, >= 0.
-        level: L, in units of the cube; `object_level` times sum |y| / sum |Phi| 1 of each snapshot if not given.
-        monitor: as for `cassi.solvers.gap`; the monitor is handed z after each of the T stages.
+        level: L, in units of the cube; `object_level` times sum |y| / sum |Phi| 1 of each snapshot by default.
+        monitor: as for `cassi.solvers.gap`; it receives z after each of the T stages.
 
     Returns:
         Result with the cube B^T z (..., C, H, W), and z.
 
     Raises:
-        ValueError: y, basis, start or variance of a shape that does not fit. TypeError: see `Camera.check_measurement`.
-        FloatingPointError: NaN or Inf; names the stage.
+        ValueError: wrong shape of y, basis, start or variance. TypeError: see `Camera.check_measurement`.
+        FloatingPointError: NaN or Inf; the message names the stage.
     """
     K, (H, W) = len(basis), A.cube_shape[-2:]
     batch = check_measurement(A, y).shape[: y.ndim - len(A.measurement_shape)]
@@ -90,9 +90,9 @@ def unrolled(
 
 
 def error(x: Tensor, truth: Tensor) -> Tensor:
-    """Squared error of each band relative to the cube's brightness, in dB, mean over the bands of N cubes: a number.
+    """Squared error of each band relative to the brightness of the cube [dB], averaged over the bands of N cubes.
 
-    10 log10(mean (x_c - truth_c)^2 / L^2 + 10^-5), L the mean of the cube: 0.3 % of it is good enough.
+    10 log10(mean (x_c - truth_c)^2 / L^2 + 10^-5) with L the mean of the cube: errors below 0.3 % of it count little.
     """
     L = truth.mean((1, 2, 3), keepdim=True).clamp(min=torch.finfo(truth.dtype).tiny)
     squared = ((x - truth) / L).square().mean((2, 3))
@@ -103,10 +103,10 @@ def corrections(
     A: Camera, y: Tensor, B: Tensor, prior: LearnedPrior, start: Tensor, variance: Tensor,
     level: Tensor | float | None = None, loop: Loop | None = None,
 ) -> Iterator[Tensor]:  # fmt: skip
-    """z of `unrolled` after each of the T stages and after the last data step, unchecked.
+    """z of `unrolled` after each of the T stages and after the last data step, without checks.
 
-    Without a loop nothing waits for the device, as CUDA graphs require. `level` may be a tensor (..., 1, 1, 1), one
-    number for each snapshot.
+    Without a loop nothing waits for the device, as CUDA graphs require. `level` may be a tensor (..., 1, 1, 1) with one
+    value per snapshot.
     """
     K, rank, tiny = len(B), len(A.measurement_shape), torch.finfo(y.dtype).tiny
     batch = y.shape[: y.ndim - rank]
@@ -128,11 +128,11 @@ def corrections(
 
     maps = images(seen[None]), images(n / (n + 0.1))
     light = images(start / s).mean((-2, -1))
-    S = (prior.log_tau[:, :K].exp().to(y).view(-1, *(1,) * len(batch), K, 1, 1) * s).square()  # of all data steps
+    S = (prior.log_tau[:, :K].exp().to(y).view(-1, *(1,) * len(batch), K, 1, 1) * s).square()  # for all data steps
     floor = prior.log_floor.exp().to(y).view(-1, *(1,) * L_y.ndim) * L_y.square()
     N = torch.addcmul(variance, floor, D)
     diagonal = (S.sum(-3) / B.shape[1]).view(-1, *L_y.shape)
-    M = torch.addcmul(N, D, diagonal).detach().reciprocal()  # about the inverse of the diagonal
+    M = torch.addcmul(N, D, diagonal).detach().reciprocal()  # approximate inverse of the diagonal
 
     apply: Callable[..., Tensor] = _DataStep.apply
 
@@ -158,11 +158,11 @@ def corrections(
 class _DataStep(torch.autograd.Function):
     """d = S B Phi^T G^-1 r with G = Phi B^T S B Phi^T + N, by conjugate gradients preconditioned by M.
 
-    With a = B Phi^T G^-1 r kept, a gradient d' of d needs one more such solve in place of a graph of the iterations:
+    With a = B Phi^T G^-1 r stored, a gradient d' of d needs one more such solve instead of a graph of the iterations:
 
         w = G^-1 Phi B^T S d',   r' = w,   S_k' = sum (d' a - a (B Phi^T w))_k,   N' = -w G^-1 r
 
-    which is exact where the conjugate gradients have converged (implicit function theorem).
+    which is exact once the conjugate gradients have converged (implicit function theorem).
     """
 
     @staticmethod
@@ -191,7 +191,7 @@ def _solve(A: Camera, B: Tensor, S: Tensor, N: Tensor, M: Tensor, r: Tensor) -> 
     ones = (1,) * len(A.measurement_shape)
     batch = r.shape[: r.ndim - len(ones)]
     count = math.prod(batch)
-    zero = r.new_full((count, 1, 1), torch.finfo(r.dtype).tiny)  # added to scalar products: no 0 / 0 once all is solved
+    zero = r.new_full((count, 1, 1), torch.finfo(r.dtype).tiny)  # added to scalar products, so that 0 / 0 cannot occur
     SB = S[..., 0] * B
 
     def G(p: Tensor) -> Tensor:
