@@ -10,7 +10,7 @@ from cassi.files.options import Levels
 from cassi.optics.measurement import MASK_RANGE, as_transmission
 
 BIT_DEPTHS = (8, 10, 12, 14, 16)
-MIN_NUMBERS = 12  # different counts, of which hardly all are even by chance
+MIN_NUMBERS = 12  # different counts, too many to be all even by chance
 MAX_SIZE, MIN_SIZE = 1e30, 1e-30  # squares and ratios of values beyond leave the range of float32
 
 
@@ -55,9 +55,9 @@ class Counts:
 
 
 def digits(values: np.ndarray) -> int:
-    """The binary digits that occur in whole numbers, all of them OR-ed; 0 if there are other numbers.
+    """The binary digits that occur in whole numbers, combined by OR; 0 if there are other numbers.
 
-    Of a few different numbers, which may be even by chance, the last digit counts as one that occurs.
+    A few different numbers may be even by chance, so that their last digit counts as occurring.
     """
     if values.dtype.kind == "f":
         if values.size == 0 or not (np.abs(values) < 2**53).all() or (values != np.rint(values)).any():
@@ -71,10 +71,10 @@ def digits(values: np.ndarray) -> int:
 
 
 def full_scale(bit_depth: int, maximum: float, occurring: int) -> float:
-    """The largest count of a bit depth b, 2^b - 2^k where all counts are multiples of 2^k: fewer bits, stored at the
-    top of b. A stated depth b of counts that need more is that of the fewer bits: (2^b - 1) 2^k.
+    """The largest count of a bit depth b: 2^b - 2^k if all counts are multiples of 2^k, that is, fewer bits stored at
+    the top of b. If counts exceed a stated depth b, this is the number of those bits: (2^b - 1) 2^k.
 
-    Fewer than 8 bits are chance: not taken for such.
+    Fewer than 8 remaining bits are considered chance.
     """
     k = (occurring & -occurring).bit_length() - 1 if occurring > 0 else 0
     if maximum > 2.0**bit_depth - 1:
@@ -100,8 +100,8 @@ def plan_counts(
         y = (counts - black_level) / (full scale - black_level)    integers, see `full_scale`
         y = counts - black_level                                   floats
 
-    `occurring` are the `digits` of the numbers. Whole floats that reach the full scale of a usual bit depth are
-    saturated there as integers are.
+    `occurring` are the `digits` of the numbers. Whole floats that reach the full scale of a usual bit depth saturate
+    there like integers.
 
     Raises:
         InputError: levels out of order, integers beyond the bit depth, or negative counts without a black level.
