@@ -61,8 +61,8 @@ def test_regions_and_the_truth(result, tmp_path, capsys):
     ("more", "match"),
     [
         (["leaf.csv"], "is the table of a spectrometer; say where: --at ROW,COLUMN or --region FILE"),
-        (["leaf.csv", "--at", "3"], "'3' is no place"),
-        (["leaf.csv", "--at", "90,90"], "holds no pixel of the scene, 12 x 15 px"),
+        (["leaf.csv", "--at", "3"], "'3' is not a position"),
+        (["leaf.csv", "--at", "90,90"], "contains no pixel of the scene, 12 x 15 px"),
         (["none.csv", "--at", "3,3"], "none.csv: no such file"),
         (["leaf.csv", "--at", "3,3", "--csv", "leaf.csv"], "leaf.csv: would replace an input"),
         (["small.h5", "--at", "3,3"], "small.h5 must have the bands and pixels of"),

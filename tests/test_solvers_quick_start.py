@@ -7,7 +7,7 @@ from cassi import CASSI
 from cassi.optics.detector import object_levels
 from cassi.priors.spectral_basis import smooth_basis, synthesise
 from cassi.simulation.scene import procedural_scene
-from cassi.solvers.quick_start import EXACT, quick_start, variance_at
+from cassi.solvers.quick_start import MIN_VARIANCE, quick_start, variance_at
 from cassi.solvers.subspace_tv import subspace_tv
 
 NM = torch.linspace(450, 650, 10)
@@ -38,7 +38,7 @@ def test_it_is_subspace_tv():
     lam = float(object_levels(A, y[1]))
     given = torch.full_like(y[1], (0.05 * lam) ** 2)
     found, variance = quick_start(A, y[1], B, seen, num_iters=12, variance=given)
-    train, least = A.leave_out(seen > 0), EXACT * lam**2 * float(A.gram_diag().mean())
+    train, least = A.leave_out(seen > 0), MIN_VARIANCE * lam**2 * float(A.gram_diag().mean())
     assert float(given.min()) > least
     _, state = subspace_tv(train, y[1] * seen, B, variance=least, tv_weight=lam, num_iters=4)
     _, state = subspace_tv(train, y[1] * seen, B, variance=given * seen, tv_weight=lam, num_iters=8, state=state)

@@ -1,4 +1,4 @@
-"""A first cube for the learned prior in a few iterations, and the noise of its snapshot: a batch, without waiting."""
+"""A first cube for the learned prior, and the noise of its snapshot, for a batch and without waiting for the device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cassi.optics.protocol import Camera
 from cassi.priors.spectral_basis import synthesise
 from cassi.solvers.subspace_tv import iterations
 
-EXACT = 1e-4  # the least variance, relative to the light
+MIN_VARIANCE = 1e-4  # relative to the light
 
 
 def quick_start(
@@ -18,47 +18,46 @@ def quick_start(
 ) -> tuple[Tensor, Tensor]:
     """Coefficient images of a cube by subspace TV, and the variance of y.
 
-    A third of the iterations takes y for nearly exact. Where the variance is not given, it is then estimated at the
-    pixels that are not seen, and again at the end, from the squared error r^2 there, as
+    A third of the iterations treats y as nearly exact. If the variance is not given, it is then estimated from the
+    squared errors r^2 at the held-out pixels, and again at the end, as
 
         variance = alpha max(y, 0) + beta
 
-    the line through the means of the darker and the brighter ones: noise, a wrong mask and what the cube lacks. While
-    TV runs it is at least `EXACT` times the mean square of what a cube of one value, the level of objects, would
-    record, and a hundredth of that in the end: errors where next to no light arrives are not divided by next to
-    nothing.
+    the line through the means of the darker and the brighter ones: noise, errors of the mask and of the cube. During
+    the iterations it is at least `MIN_VARIANCE` times the mean square of the snapshot of a uniform cube at the level of
+    objects, and in the end a hundredth of that, because errors in the dark must not be divided by almost nothing.
 
     Args:
-        A: any camera, with all of its detector pixels.
-        y: (..., H, W'); snapshots of a batch may differ in level and noise.
+        A: any camera, with all its detector pixels.
+        y: (..., H, W'); the snapshots of a batch may differ in level and noise.
         basis: (K, C), orthonormal rows, on the device of y.
         seen: (H, W') of 0 and 1; the zeros are held out.
-        num_iters: in all, at least 3.
-        variance: of y where it is known, like y; NaN elsewhere.
+        num_iters: total number, at least 3.
+        variance: of y, like y; NaN where unknown.
 
     Returns:
         z (..., K, H, W), and the variance (..., H, W').
     """
     train, y_seen = A.leave_out(seen > 0), y * seen
     lam = object_levels(A, y)[..., None, None]
-    held, least = 1 - seen, EXACT * lam.square() * A.majorizer().mean()
+    held, floor = 1 - seen, MIN_VARIANCE * lam.square() * A.majorizer().mean()
 
-    def estimated(z: Tensor) -> Tensor:
+    def estimate(z: Tensor) -> Tensor:
         r = y - A.forward(synthesise(z, basis).clamp_(min=0))
         fitted = variance_at(y, r.square(), held)
         return fitted if variance is None else torch.where(variance.isnan(), fitted, variance)
 
-    state = iterations(train, y_seen, basis, least.expand(y.shape), lam, range(num_iters // 3))
+    state = iterations(train, y_seen, basis, floor.expand(y.shape), lam, range(num_iters // 3))
     state = iterations(
-        train, y_seen, basis, estimated(state.z).maximum(least), lam, range(num_iters - num_iters // 3), state=state
+        train, y_seen, basis, estimate(state.z).maximum(floor), lam, range(num_iters - num_iters // 3), state=state
     )
-    return state.z, estimated(state.z).maximum(least / 100)
+    return state.z, estimate(state.z).maximum(floor / 100)
 
 
 def variance_at(y: Tensor, squared: Tensor, held: Tensor) -> Tensor:
-    """alpha max(y, 0) + beta of `quick_start` from squares at the pixels where `held` is 1; all like y.
+    """alpha max(y, 0) + beta of `quick_start` from squared errors at the pixels where `held` is 1; all like y.
 
-    beta keeps at least a tenth of what the darker half has: no camera is without noise in the dark.
+    beta is at least a tenth of the mean of the darker half, as every camera has noise in the dark.
     """
     level, tiny = y.clamp(min=0), torch.finfo(y.dtype).tiny
 
