@@ -37,6 +37,7 @@ from cassi.solvers.unrolled import error
 
 SMALL = replace(OF_FOUR, components=6, stages=2, light=1)
 CPU = torch.device("cpu")
+pytestmark = pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch before 2.9 has no Muon")
 
 
 def chance(seed: int = 0) -> Chance:
@@ -307,6 +308,12 @@ def test_a_training_gains_and_resumes_from_its_checkpoint(data, tmp_path, monkey
     )
     moments = [[t for s in r.muon.state.values() for t in s.values()] for r in (again, run)]
     assert len(moments[0]) > 0 and all(torch.equal(a, b) for a, b in zip(*moments, strict=True))
+
+
+def test_an_older_torch_is_refused(data, tmp_path, capsys, monkeypatch):
+    monkeypatch.delattr("torch.optim.Muon")
+    assert train.main([*ARGUMENTS, "--data", str(data), "--output", str(tmp_path)]) == 2
+    assert "training needs torch 2.9 or later" in capsys.readouterr().err
 
 
 def test_a_gradient_that_is_not_finite_moves_nothing(data, tmp_path):

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import copy
 import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
-from training.examples import AnyCamera, draw_examples
+from training.cameras import AnyCamera
+from training.chance import Chance
+from training.examples import draw_examples
 from training.looks import Looks
-from training.scenes import Scenes
+from training.scenes import Pictures, Scenes
 
 from benchmarks.timing import time_in_turns
 from cassi import reconstruct
 from cassi.optics.single_disperser import CASSI
-from cassi.priors.learned import shipped_prior
+from cassi.priors.learned import LearnedPrior, Size, shipped_prior
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
 from cassi.priors.spectral_basis import coefficient_weights, smooth_basis
 from cassi.simulation.camera import random_mask
@@ -137,16 +136,14 @@ def _speed(
 
 
 def _training_step(device: torch.device, size: tuple[int, int]) -> Callable[[], object]:
-    """Loss and gradient of the program's network for sixteen like scenes through one camera."""
+    """Start, loss and gradient of a new network for sixteen scenes through one camera."""
     cube = (255 * _snapshot(max(size), 31)[2].clamp(0, 1).sqrt()).byte().numpy()
-    scenes = Scenes((cube,), (), np.zeros((0, 31)))
-    prior = copy.deepcopy(shipped_prior()).to(device).train().requires_grad_(True)
-    e = draw_examples(np.random.default_rng(0), scenes, AnyCamera([]), 1, size, prior)[0]
-    together = {name: getattr(e, name).repeat_interleave(16, 0) for name in ("y", "variance", "start", "truth")}
-    examples = replace(e, **together)
-
-    looks = Looks(prior, 1.0)
-    return lambda: looks(examples.turned(np.random.default_rng(1)))
+    painted, spectra = Pictures([cube], device), torch.ones(1, 31, device=device)
+    scenes = Scenes(Pictures([cube[::12]], device), spectra, spectra, painted)
+    prior = LearnedPrior(Size(stages=6, light=1)).to(device).train()
+    e = draw_examples(Chance(0, device), scenes, AnyCamera([]), 16, size, prior.size.components)
+    looks = Looks(prior, 1.0, 40)
+    return lambda: looks(e)
 
 
 def _profile(title: str, call: Callable[[], object], device: torch.device) -> str:

@@ -102,7 +102,12 @@ def optimizers(prior: LearnedPrior, rate: float) -> tuple[torch.optim.Muon, torc
     """Muon for kernels between the outer layers, each as a matrix that shares its memory, AdamW for all else.
 
     The factor of Muon makes its elements as large as AdamW's steps (Liu et al., 2025).
+
+    Raises:
+        RuntimeError: this torch has no Muon.
     """
+    if not hasattr(torch.optim, "Muon"):
+        raise RuntimeError(f"training needs torch 2.9 or later, got {torch.__version__}: pip install 'cassi[train]'")
     matrices = []
     for name, p in prior.named_parameters():
         if p.ndim == 4 and _is_hidden(name):
@@ -128,6 +133,7 @@ class Training:
     def __init__(self, settings: Settings) -> None:
         self.settings, self.device = settings, torch.device(settings.device)
         settings.output.mkdir(parents=True, exist_ok=True)
+        torch.backends.cudnn.benchmark = self.device.type == "cuda"  # sizes are few, and looks are many
         self.progress, self.chance = Progress(), Chance(settings.seed, self.device)
         saved = self._saved()
         if saved is not None:
@@ -164,7 +170,7 @@ class Training:
         if not self.checkpoint.exists():
             return None
         try:
-            saved: dict[str, Any] = torch.load(self.checkpoint, map_location=self.device, weights_only=True)
+            saved: dict[str, Any] = torch.load(self.checkpoint, map_location="cpu", weights_only=True)
             same = saved["kind"] == self.kind
             LearnedPrior(Size(**saved["size"])).load_state_dict(saved["prior"])
         except (RuntimeError, EOFError, KeyError, TypeError, AttributeError, pickle.UnpicklingError) as error:
