@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from cassi.calibration.found_camera import FoundCamera
     from cassi.choice.plan import Plan
+    from cassi.files.spectrum_files import Spectrum
     from cassi.optics.measurement import Measurement
     from cassi.photograph.picture import SidePicture
     from cassi.priors.learned import LearnedPrior
@@ -30,6 +31,8 @@ class Keywords(TypedDict, total=False):
     gain: float | None
     read_noise: float | None
     white: Measurement | None
+    white_reflectance: float | PathLike | Spectrum
+    exposure_ratio: float
     solver: Solver | str
     quality: Quality | str
     prior: Prior | str

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from cassi.calibration.found_camera import FoundCamera
     from cassi.choice.plan import Plan
+    from cassi.files.spectrum_files import Spectrum
     from cassi.optics.measurement import Measurement
     from cassi.photograph.picture import SidePicture
     from cassi.priors.learned import LearnedPrior
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     Array = Tensor | np.ndarray
 
 PathLike = str | os.PathLike[str]
-Solver = Literal["auto", "subspace", "least-squares", "gap-tv", "admm-tv"]
+Solver = Literal["auto", "subspace", "least-squares", "gap-tv", "admm-tv", "fista-tv"]
 Quality = Literal["fast", "default", "best"]
 Prior = Literal["auto", "tv", "nonlocal", "learned"]
 SOLVERS: tuple[str, ...] = get_args(Solver)
@@ -239,9 +240,18 @@ class Settings:
         "--white", group=CAMERA, value="FILE", excludes=(MANY,), reads=True, recorded=False,
     )  # fmt: skip
     """A `Measurement` of it."""
+    white_reflectance: float | PathLike | Spectrum = setting(
+        1.0, "what the reference reflects: a number such as 0.95, or a table over wavelength [nm]",
+        "--white-reflectance", group=CAMERA, value="R|FILE", needs=("white",),
+    )  # fmt: skip
+    """Or a `cassi.files.spectrum_files.Spectrum`."""
+    exposure_ratio: float = setting(
+        1.0, "exposure time of the scene over that of the white reference (default: 1)", "--exposure-ratio",
+        group=CAMERA, value="E", type=number, above=0.0, needs=("white",),
+    )  # fmt: skip
     solver: Solver | str = setting("auto", "default: auto, which needs no settings", "--solver", choices=SOLVERS)
     """"auto": subspace TV, a non-local prior and a network, everything chosen from held-out pixels; "subspace":
-    subspace TV with settings of your own, for clean data; "least-squares", "gap-tv", "admm-tv"."""
+    subspace TV with settings of your own, for clean data; "least-squares", "gap-tv", "admm-tv", "fista-tv"."""
     quality: Quality | str = setting(
         "default", "fast: 25% less time, about 0.5 dB worse; best: trains the network on this snapshot, 16 times as "
         "long, 0.5 dB better", "--quality", choices=QUALITIES, needs=AUTO,
@@ -272,7 +282,7 @@ class Settings:
         None, "weight of TV, relative to the cube's mean level (not for auto)", "--tv-weight", value="W", type=number,
         above=0.0, excludes=("solver=auto", "solver=least-squares"),
     )  # fmt: skip
-    """For "admm-tv" relative to the mean level times the mean of gram_diag."""
+    """For "admm-tv" and "fista-tv" relative to the mean level times the mean of gram_diag."""
     plan: Plan | None = setting(
         None, "the plan of an earlier result, followed instead of a choice", needs=AUTO,
         excludes=("num_iters", "quality", "prior", "weights", "gain", "read_noise"),

@@ -11,6 +11,7 @@ import base64
 import re
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -27,6 +28,7 @@ from cassi.files import read_measurement
 from cassi.looking.color import cube_to_srgb
 from cassi.looking.figures import save_figures
 from cassi.looking.metrics import score
+from cassi.looking.report_data import report_of
 from cassi.looking.report_page import write_report
 from cassi.optics.detector import detect
 from cassi.optics.measurement import Measurement
@@ -37,7 +39,7 @@ from cassi.running.result import write_result
 from cassi.simulation.camera import random_mask, side_photograph
 
 HERE = Path(__file__).parent
-SOLVERS = ("least-squares", "admm-tv", "gap-tv", "subspace", "auto")
+SOLVERS = ("least-squares", "admm-tv", "fista-tv", "gap-tv", "subspace", "auto")
 
 
 def compare(measurement: Measurement) -> dict[str, cassi.Reconstruction]:
@@ -60,8 +62,8 @@ def compare(measurement: Measurement) -> dict[str, cassi.Reconstruction]:
 def side_by_side(measurement: Measurement, results: dict[str, cassi.Reconstruction]) -> Figure:
     """Every solver's cube and the truth as one would see them."""
     pictures = {name: one.cube.cpu().numpy() for name, one in results.items()} | {"truth": measurement.cube}
-    figure = Figure(figsize=(8, 5.6), layout="constrained")
-    for axes, (name, cube) in zip(figure.subplots(2, 3).flat, pictures.items(), strict=True):
+    figure = Figure(figsize=(10.5, 5.6), layout="constrained")
+    for axes, (name, cube) in zip(figure.subplots(2, 4).flat, pictures.items(), strict=True):
         axes.imshow(cube_to_srgb(np.asarray(cube), measurement.wavelengths, white=1.0))
         axes.set_title(name, loc="left", fontsize=10)
         axes.axis("off")
@@ -97,6 +99,13 @@ def first_page(measurement: Measurement, result: cassi.Reconstruction) -> Figure
     return figure
 
 
+def draw_error(axes: Axes, error: np.ndarray, title: str, highest: float) -> None:
+    """Root mean square over the bands (C, H, W) as a map, with its color bar."""
+    image = axes.imshow(np.sqrt((error**2).mean(0)), vmin=0, vmax=highest, cmap="magma")
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.figure.colorbar(image, ax=axes, fraction=0.046, pad=0.02, extend="max")
+
+
 def with_photograph(measurement: Measurement, alone: cassi.Reconstruction) -> Figure:
     """A color photograph, moved and turned, and what it does to the cube of the example: pictures and errors."""
     if measurement.cube is None or measurement.wavelengths is None:
@@ -121,7 +130,8 @@ def with_photograph(measurement: Measurement, alone: cassi.Reconstruction) -> Fi
         x = result.cube.cpu().numpy()
         psnr = score(result.cube.cpu(), truth=truth)["psnr"]
         draw(top, cube_to_srgb(x, measurement.wavelengths, white=1.0), f"{name} it, {psnr:.1f} dB")
-        draw(below, np.sqrt(((x - truth) ** 2).mean(0)), f"error {name} it, 0 to 0.2", vmin=0, vmax=0.2, cmap="magma")
+        draw_error(below, x - truth, f"error {name} it", 0.2)
+        below.axis("off")
     return figure
 
 
@@ -142,8 +152,7 @@ def several_shots(measurement: Measurement) -> Figure:
         above.set_title(
             f"{count} shot{'s' * (count > 1)}, {score(x, truth=truth)['psnr']:.1f} dB", loc="left", fontsize=10
         )
-        below.imshow(np.sqrt(((x.numpy() - truth) ** 2).mean(0)), vmin=0, vmax=0.2, cmap="magma")
-        below.set_title("error, 0 to 0.2", loc="left", fontsize=10)
+        draw_error(below, x.numpy() - truth, "error", 0.2)
     for axes in figure.axes:
         axes.axis("off")
     return figure
@@ -176,8 +185,7 @@ def frames_together(folder: Path) -> Figure:
         psnr = [score(torch.from_numpy(x), truth=t)["psnr"] for x, t in zip(frames, truth, strict=True)]
         row[0].imshow(cube_to_srgb(frames[shown], wavelengths, white=1.0))
         row[0].set_title(name, loc="left", fontsize=10)
-        row[1].imshow(np.sqrt(((frames[shown] - truth[shown]) ** 2).mean(0)), vmin=0, vmax=0.15, cmap="magma")
-        row[1].set_title("its error, 0 to 0.15", loc="left", fontsize=10)
+        draw_error(row[1], frames[shown] - truth[shown], "its error", 0.15)
         scores.plot(range(1, len(psnr) + 1), psnr, marker="o", label=f"{name}, {np.mean(psnr):.1f} dB")
         for axes in row:
             axes.axis("off")
@@ -185,6 +193,16 @@ def frames_together(folder: Path) -> Figure:
     scores.grid(alpha=0.3)
     scores.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return figure
+
+
+def sample_report(measurement: Measurement) -> None:
+    """A report to look at, docs/sample-report.html: half of the example's rows, which are a snapshot of their own."""
+    if measurement.cube is None:
+        raise ValueError("the example has no truth")
+    rows = slice(8, 136)
+    part = replace(measurement, y=measurement.y[rows], mask=measurement.mask[rows], cube=measurement.cube[:, rows])
+    result = cassi.reconstruct(part, uncertainty=True)
+    write_report(HERE / "sample-report.html", report_of(result, part), overwrite=True)
 
 
 def photograph(page: Path, *, dark: bool, width: int, height: int) -> bytes:
@@ -221,8 +239,9 @@ def main() -> None:
         result, page = Path(folder) / "example_cube.h5", Path(folder) / "report.html"
         write_result(result, results["auto"])
         write_report(page, result)
+        sample_report(measurement)
         for name, dark in (("report-light", False), ("report-dark", True)):
-            (HERE / "figures" / f"{name}.png").write_bytes(photograph(page, dark=dark, width=1280, height=820))
+            (HERE / "figures" / f"{name}.png").write_bytes(photograph(page, dark=dark, width=1280, height=1000))
 
 
 if __name__ == "__main__":

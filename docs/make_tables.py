@@ -92,6 +92,7 @@ if TYPE_CHECKING:
 
     from cassi.calibration.found_camera import FoundCamera
     from cassi.choice.plan import Plan
+    from cassi.files.spectrum_files import Spectrum
     from cassi.optics.measurement import Measurement
     from cassi.photograph.picture import SidePicture
     from cassi.priors.learned import LearnedPrior

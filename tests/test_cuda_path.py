@@ -96,7 +96,7 @@ def between_pixels() -> dict[str, Any]:
     return {"measurement": y, "step": None, "shifts": shifts, "prior": "tv", "quality": "fast"}
 
 
-SOLVERS = ("gap-tv", "admm-tv", "least-squares", "subspace")
+SOLVERS = ("gap-tv", "admm-tv", "fista-tv", "least-squares", "subspace")
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "fast": lambda: {"quality": "fast"},
     **{solver: functools.partial(named, solver) for solver in SOLVERS},

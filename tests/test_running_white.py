@@ -14,6 +14,7 @@ from cassi.calibration.found_camera import FoundCamera
 from cassi.cli.main import run
 from cassi.files.spectrum_files import Spectrum
 from cassi.looking.report_data import report_of
+from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
 from cassi.running import pipeline
 from cassi.running.white import MAX_UNEVEN, reflectance, unevenness, white_concerns
@@ -135,3 +136,18 @@ def test_what_speaks_against_a_reflectance(results):
     weak = replace(results[1], cube=blue)
     (first, second) = white_concerns(reflectance(results[0], weak), weak)
     assert "little light in 1 of 6 bands (1)" in first and "values are above 1.2" in second
+
+
+def test_board_and_exposure_are_settings(bench, tmp_path):
+    """A number, one that was typed, and the name of a table; without a reference they are refused."""
+    A, rho, light = bench
+    nm = np.linspace(450, 650, C)
+    scene, white = (Measurement(A.forward(x).numpy(), A.mask.numpy(), A.shifts, nm) for x in (rho * light, light))
+    how = {"solver": "gap-tv", "num_iters": 5, "camera": "as-given", "white": white}
+    plain = cassi.reconstruct(scene, **how).cube
+    (tmp_path / "board.csv").write_text("nm;R\n300;0,5\n800;0,5\n")
+    for board, value in ((0.9, 0.9), ("0.8", 0.8), (tmp_path / "board.csv", 0.5)):
+        found = cassi.reconstruct(scene, **how, white_reflectance=board, exposure_ratio=2.0).cube
+        torch.testing.assert_close(found, plain * value / 2)
+    with refuses():
+        cassi.reconstruct(scene, white_reflectance=0.9)

@@ -15,14 +15,15 @@ from cassi.optics.protocol import Camera
 from cassi.priors.spectral_basis import smooth_basis
 from cassi.settings import Settings
 from cassi.solvers.admm import admm_tv
+from cassi.solvers.fista import fista_tv
 from cassi.solvers.gap import gap_tv
 from cassi.solvers.least_squares import least_squares
 from cassi.solvers.subspace_tv import subspace_tv
 
-NUM_ITERS = {"subspace": 200, "gap-tv": 60, "admm-tv": 60, "least-squares": 100}
+NUM_ITERS = {"subspace": 200, "gap-tv": 60, "admm-tv": 60, "fista-tv": 100, "least-squares": 100}
 BLURRED_DAMPING = 0.01  # of "least-squares" for a camera with blur, in units of the mean of gram_diag
-# In units of the cube's brightness; for admm-tv, whose TV meets the squared misfit, times the mean of gram_diag
-TV_WEIGHT = {"subspace": 1.0, "gap-tv": 0.3, "admm-tv": 0.03}
+# In units of the cube's brightness; for the last two, whose TV meets the squared misfit, times the mean of gram_diag
+TV_WEIGHT = {"subspace": 1.0, "gap-tv": 0.3, "admm-tv": 0.03, "fista-tv": 0.03}
 COMPONENTS = 8  # spectral components of "subspace"; "auto" chooses
 
 
@@ -50,6 +51,8 @@ def solve(
         result, _ = subspace_tv(A, y, B, tv_weight=weight, num_iters=n, monitor=monitor)
     elif solver == "gap-tv":
         result = gap_tv(A, y, tv_weight=weight, num_iters=n, monitor=monitor)
-    else:  # ADMM weighs TV against the squared misfit
-        result = admm_tv(A, y, tv_weight=weight * gram, num_iters=n, monitor=monitor)
+    else:  # these weigh TV against the squared misfit
+        result = (admm_tv if solver == "admm-tv" else fista_tv)(
+            A, y, tv_weight=weight * gram, num_iters=n, monitor=monitor
+        )
     return Outcome(result, solver, used)

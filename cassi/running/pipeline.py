@@ -214,13 +214,14 @@ def divide_by_white(
     result: Reconstruction, white: Measurement, settings: Settings, listener: Listener
 ) -> Reconstruction:
     """The result as reflectance, by a capture of a white reference that is solved with the same camera and settings."""
-    same = replace(settings, white=None, uncertainty=False, camera=result.camera or "as-given")
+    same = replace(settings, uncertainty=False, camera=result.camera or "as-given")
     report = partial(_report_white, listener.progress)
     start, same = time.perf_counter(), open_files(same)
     scene = prepare_scene(replace(white, check=result.check), same, Listener(report))
     light = assemble(scene, solve_frames(scene, same, Listener(report), start), same, start)
     listener.inform(f"divided by the light on the white reference {white.source}: the cube is reflectance")
-    result = reflectance(result, light)
+    board, exposure = same.white_reflectance, same.exposure_ratio
+    result = reflectance(result, light, board=board, exposure=exposure)  # type: ignore[arg-type] # its file is read
     concerns = tuple(Note(text, CONCERN) for text in white_concerns(result, light))
     for text in concerns:
         listener.warn(text)

@@ -18,6 +18,7 @@ from cassi.choice.plan import Plan
 from cassi.errors import InputError, one_line
 from cassi.files.options import ReadOptions
 from cassi.files.scenes import read_scene
+from cassi.files.spectrum_files import Spectrum, read_spectrum
 from cassi.files.wavelength_files import parse_wavelengths
 from cassi.kernels.dispatch import pick_device, pin_float32
 from cassi.optics.building import camera_of
@@ -300,17 +301,27 @@ def open_files(settings: Settings) -> Settings:
     Raises:
         InputError: a file that cannot be read, or a value of another kind.
     """
-    weights, side, plan = settings.weights, settings.side, settings.plan
+    weights, side, plan, board = settings.weights, settings.side, settings.plan, settings.white_reflectance
     if isinstance(weights, str | os.PathLike):
         weights = _read_weights(weights)
     if isinstance(side, str | os.PathLike):
         side = read_side_picture(side)
+    if isinstance(board, str | os.PathLike):
+        board = _read_board(board)
     for name, value, kind in (("weights", weights, LearnedPrior), ("side", side, SidePicture), ("plan", plan, Plan)):
         if value is not None and not isinstance(value, kind):
             raise InputError(f"{name} must be a {kind.__name__}, got {type(value).__name__}", kind="range")
     if not isinstance(settings.camera, str | FoundCamera):
         raise InputError(f"camera must be a word or a FoundCamera, got {type(settings.camera).__name__}", kind="range")
-    return replace(settings, weights=weights, side=side)
+    return replace(settings, weights=weights, side=side, white_reflectance=board)
+
+
+def _read_board(given: str | os.PathLike[str]) -> float | Spectrum:
+    """The reflectance of a white reference: a number that was typed, or a table."""
+    try:
+        return float(os.fspath(given))
+    except ValueError:
+        return read_spectrum(given)
 
 
 def _read_weights(path: str | os.PathLike[str]) -> LearnedPrior:
