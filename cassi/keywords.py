@@ -41,7 +41,7 @@ class Keywords(TypedDict, total=False):
     uncertainty: bool
     num_iters: int | None
     tv_weight: float | None
-    plan: Plan | None
+    plan: PathLike | Plan | None
     side: PathLike | SidePicture | None
     device: str | torch.device
     seed: int

@@ -283,12 +283,13 @@ class Settings:
         above=0.0, excludes=("solver=auto", "solver=least-squares"),
     )  # fmt: skip
     """For "admm-tv" and "fista-tv" relative to the mean level times the mean of gram_diag."""
-    plan: Plan | None = setting(
-        None, "the plan of an earlier result, followed instead of a choice", needs=AUTO,
+    plan: PathLike | Plan | None = setting(
+        None, "follow the plan of an earlier result (--save-plan): noise, spectra and priors are not chosen anew",
+        "--plan", value="FILE", reads=True, needs=AUTO,
         excludes=("num_iters", "quality", "prior", "weights", "gain", "read_noise"),
         why="a plan brings noise, basis, priors and iterations along",
     )  # fmt: skip
-    """`Reconstruction.plan` of a similar snapshot: pilot and judge are left out."""
+    """A `Plan`, as `Reconstruction.plan` of a similar snapshot, or its file: pilot and judge are left out."""
     side: PathLike | SidePicture | None = setting(
         None, "a grey or color photograph of the same scene from beside the camera (PNG, JPEG, TIFF, .npy), of any "
         "size, slightly moved, turned, scaled; it is used where it fits and held-out pixels do not speak against it",

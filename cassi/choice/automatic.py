@@ -106,9 +106,10 @@ def reconstruct_auto(
         raise ValueError(f"one snapshot at a time: y must be {tuple(A.measurement_shape)}, got {tuple(y.shape)}")
     watch = watch or Watch()
     if settings.plan is not None:
-        settings.plan.check_bands(A.cube_shape[0])
-        state = repeated(A, y, settings.plan.problem(y), settings.plan.stages, watch)
-        return _outcome(A, y, state, watch, settings.plan, None, settings)
+        plan = cast(Plan, settings.plan)  # its file is read
+        plan.check_bands(A.cube_shape[0])
+        state = repeated(A, y, plan.problem(y), plan.stages, watch)
+        return _outcome(A, y, state, watch, plan, None, settings)
     watch.report("trials", 0.0)
     axis = A.cube_shape[0] if wavelengths is None else wavelengths
     split, part = Split.of(A, y, settings.seed), window(A, y)

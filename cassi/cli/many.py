@@ -12,6 +12,7 @@ from typing import Any
 
 from cassi.calibration import found_camera
 from cassi.calibration.found_camera import FRAMES, FoundCamera
+from cassi.cli.cluster import executor_at
 from cassi.cli.messages import inform
 from cassi.cli.reading import Task, provenance
 from cassi.cli.shell import say, warn
@@ -20,8 +21,11 @@ from cassi.files.cube_store import gather_cubes
 from cassi.files.formats.table import SUFFIXES
 from cassi.optics.measurement import Measurement
 from cassi.running.many import BatchReport, SolveWith, reconstruct_many
-from cassi.running.progress import CAMERA, StepBar
+from cassi.running.pipeline import Listener, reconstruct_measurement
+from cassi.running.plan_file import load_plan, save_plan
+from cassi.running.progress import CAMERA, StepBar, usual_steps
 from cassi.running.result import Reconstruction
+from cassi.running.scene import load
 from cassi.sequence.frames import LOOKED_AT, InSequence, ReadWindow, sequence_plan, windows
 from cassi.settings import Settings
 
@@ -48,6 +52,9 @@ def place_of_many(args: argparse.Namespace, files: Sequence[str], task: Task) ->
 def run_many(args: argparse.Namespace, task: Task) -> int:
     """Reconstruct what is not finished yet: each snapshot for itself, or in a sequence with those beside it."""
     settings = replace(task.settings, camera=common_camera(args, task))
+    if args.save_plan:
+        save_common_plan(args, task, settings)
+        settings = replace(settings, plan=args.save_plan, prior="auto", quality="default", num_iters=None)
     frames, place = task.frames, task.output
     read: Callable[..., Measurement] = task.read
     solve: Callable[..., Reconstruction] = SolveWith(settings)
@@ -56,8 +63,13 @@ def run_many(args: argparse.Namespace, task: Task) -> int:
         read = ReadWindow(task.read, len(frames) if frames[0].index is not None else 0)
         frames = windows(frames)
     how: dict[str, Any] = {"overwrite": args.overwrite, "batch": args.batch, "progress": not args.quiet}
-    report = reconstruct_many(frames, place, read=read, solve=solve, attributes=provenance(args), **how)
+    with executor_at(args.cluster, partial(inform, args)) as executor:
+        report = reconstruct_many(
+            frames, place, read=read, solve=solve, executor=executor, attributes=provenance(args), **how
+        )
     name_problems(args, report)
+    if len(methods := set(report.methods.values())) > 1 and not args.sequence:
+        warn(args, f"the method differs between snapshots ({'; '.join(sorted(methods))}): --save-plan makes it one")
     if args.sequence and report.failed:
         warn(args, f"{task.output} is not written without all frames; those that are finished are kept in {place}")
         return 1
@@ -138,6 +150,21 @@ def name_problems(args: argparse.Namespace, report: BatchReport) -> None:
             warn(args, text, kind, f"{name}: ")
         if len(problems) > MAX_NAMED:
             warn(args, f"... and {len(problems) - MAX_NAMED} more", kind=kind)
+
+
+def save_common_plan(args: argparse.Namespace, task: Task, settings: Settings) -> None:
+    """Write the plan of the first snapshot that can be read, unless an interrupted run left one there."""
+    if Path(args.save_plan).is_file() and not args.overwrite:
+        load_plan(args.save_plan)  # raises what is wrong with it
+        return
+    measurements = _some(task, [0]) or [task.measurement(task.frames[0])]
+    with StepBar(usual_steps(settings), shown=not args.quiet) as bar:
+        m = load(measurements[0], None, settings)
+        plan = reconstruct_measurement(m, settings, Listener(bar)).plan
+    if plan is None:
+        raise ValueError("the default solver has a plan")
+    save_plan(args.save_plan, plan, overwrite=True)
+    inform(args, f"one plan for all, that of {measurements[0].source}: {args.save_plan}")
 
 
 def common_camera(args: argparse.Namespace, task: Task) -> FoundCamera | str:

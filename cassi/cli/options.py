@@ -174,9 +174,17 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
                 value="FILE", excludes=("camera", "psf", "align", "calibration", SHOTS),
                 why="no camera is searched for", writes=HDF5),
         ),
-        "method": (*options_in("method"), TILE),
+        "method": (
+            *options_in("method"), TILE,
+            Option("--save-plan", "write the plan that was chosen, for --plan (.json); of many snapshots that of the "
+                "first, which all then follow", value="FILE", needs=("solver=auto",), excludes=("plan", "sequence"),
+                writes=(".json",)),
+        ),
         "many snapshots": (
             SEQUENCE,
+            Option("--cluster", "compute on a Dask cluster: tcp://HOST:PORT, a scheduler file, or local:N, N "
+                "processes of this machine",
+                value="ADDRESS", needs=(MANY,)),
             Option("--batch", "snapshots computed at a time (default: what fits)",
                 value="N", type=count, needs=(MANY,)),
         ),

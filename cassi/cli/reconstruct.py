@@ -19,6 +19,7 @@ from cassi.kernels.dispatch import pick_device
 from cassi.optics.measurement import Measurement
 from cassi.running.many import SolveWith, fingerprints, read_record
 from cassi.running.pipeline import Listener, reconstruct_measurement
+from cassi.running.plan_file import save_plan
 from cassi.running.progress import StepBar, tiled_steps, usual_steps
 from cassi.running.result import Finished, Reconstruction, write_result
 from cassi.running.scene import load
@@ -85,8 +86,8 @@ def check_places(args: argparse.Namespace, files: Sequence[str], task: Task, ove
     if not task.many or args.sequence:
         places: dict[str, object] = {"--output": task.output, "--report": task.report}
         check_written({options[name]: place for name, place in places.items()}, taken, overwrite)
-    camera = options["--save-camera"]
-    check_written({camera: args.save_camera}, taken, overwrite or task.many)
+    saved = {options["--save-camera"]: args.save_camera, options["--save-plan"]: args.save_plan}
+    check_written(saved, taken, overwrite or task.many)
 
 
 def draw_again(args: argparse.Namespace, task: Task, figures: Path | None) -> int:
@@ -131,6 +132,9 @@ def run_single(args: argparse.Namespace, task: Task, figures: Path | None, finge
         attributes = provenance(args) | {"fingerprint": fingerprint}
         result = solve_and_write(args, task, load(m, None, settings), settings, steps, attributes)
         code = save_camera(args, result)
+        if args.save_plan and result.plan is not None:
+            save_plan(args.save_plan, result.plan, overwrite=args.overwrite)
+            messages.inform(args, f"the plan is written: {args.save_plan}")
         line, made = messages.summary_line(result), list[str]()
         if figures is not None or task.report is not None:
             from cassi.looking.report_data import read_report, report_of

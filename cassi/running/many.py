@@ -14,7 +14,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -46,9 +46,10 @@ if TYPE_CHECKING:
 
 CUBES_AT_ONCE = 24  # working memory of a reconstruction, in cubes, generously
 GROUPS_ON_DEVICE = 1 << 29  # bytes that `cassi.priors.nonlocal_lowrank` works in besides, on a GPU, at most
-UNRECORD = float("nan")
+UNKNOWN = float("nan")
 RECORD = {  # of a finished frame
-    "fingerprint": "", "residual": UNRECORD, "seconds": UNRECORD, "verdict": "", "ok": True, "against": "",
+    "fingerprint": "", "residual": UNKNOWN, "seconds": UNKNOWN, "verdict": "", "ok": True, "against": "",
+    "method": "",
 }  # fmt: skip
 
 
@@ -78,7 +79,7 @@ class BatchReport:
     """What a run did: frames computed now, found finished, and failed (name to reason); wall seconds.
 
     `misfits` and `doubts` are of every finished frame, of this run or an earlier one: the verdict on a mask that does
-    not fit, and what else speaks against its cube.
+    not fit, and what else speaks against its cube; so are `methods`: the priors that made it.
     """
 
     computed: int
@@ -87,6 +88,7 @@ class BatchReport:
     seconds: float
     misfits: Mapping[str, str] = dataclasses.field(default_factory=dict)
     doubts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    methods: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def find_frames(
@@ -130,6 +132,7 @@ def reconstruct_many(
     solve: Callable[..., Reconstruction] = reconstruct,
     overwrite: bool = False,
     batch: int | None = None,
+    executor: Executor | None = None,
     attributes: Mapping[str, object] | None = None,
     progress: bool = False,
 ) -> BatchReport:
@@ -147,6 +150,9 @@ def reconstruct_many(
         solve: f(measurement, monitor=...) -> Reconstruction; `cassi.reconstruct` or a partial of it.
         overwrite: replace cubes that were made with other parameters or from another input.
         batch: frames computed at a time; None: as many as cores and memory allow.
+        executor: computes the frames in place of threads of this process: any `concurrent.futures.Executor`, of
+            processes, of `mpi4py.futures`, or Dask's `Client.get_executor()`. Its workers read and write the files
+            themselves; read and solve must be picklable. It is not shut down here.
         attributes: further provenance for every result.
         progress: show one progress bar for all.
 
@@ -177,10 +183,11 @@ def reconstruct_many(
         if todo:
             for left in root.glob(".*.part"):  # of a run that was killed
                 shutil.rmtree(left, ignore_errors=True)
-            count = batch or _at_once(read, solve, [job.frame for job in todo])
+            count = batch or (1 if executor else _at_once(read, solve, [job.frame for job in todo]))
             work = partial(_solve_and_write, read=read, solve=solve, attributes=dict(attributes or {}))
+            computing = _computing(work, todo, count) if executor is None else _computing_on(executor, work, todo)
             what = f"{len(todo)} snapshot{'s' * (len(todo) != 1)}"
-            with _computing(work, todo, count) as jobs, StepBar({what: 1.0}, shown=progress) as bar:
+            with computing as jobs, StepBar({what: 1.0}, shown=progress) as bar:
                 for number, future in enumerate(as_completed(jobs), start=1):
                     name, error = jobs[future].frame.name, future.exception()
                     if isinstance(error, OutputError):
@@ -197,8 +204,9 @@ def reconstruct_many(
         write_text(root / "index.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
     misfits = {name: known["verdict"] for name, known in done.items() if not known["ok"]}
     doubts = {name: known["against"] for name, known in done.items() if known["against"]}
-    computed = len(todo) - len(failed)
-    return BatchReport(computed, len(frames) - len(todo), failed, time.perf_counter() - start, misfits, doubts)
+    methods = {name: known["method"] for name, known in done.items()}
+    computed, seconds = len(todo) - len(failed), time.perf_counter() - start
+    return BatchReport(computed, len(frames) - len(todo), failed, seconds, misfits, doubts, methods)
 
 
 # What is finished
@@ -368,11 +376,24 @@ def _computing(
     each = 1 if count > 1 else before
     executor = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(each,))
     try:
-        yield {executor.submit(work, job, over=ended.is_set): job for job in todo}
+        yield {executor.submit(work, job, is_over=ended.is_set): job for job in todo}
     finally:
         ended.set()
         executor.shutdown(cancel_futures=True)
         torch.set_num_threads(before)
+
+
+@contextmanager
+def _computing_on(
+    executor: Executor, work: Callable[..., dict[str, Any]], todo: Sequence[Job]
+) -> Iterator[dict[Future[dict[str, Any]], Job]]:
+    """What an executor works at; on leaving, what it has not begun is cancelled."""
+    jobs = {executor.submit(work, job): job for job in todo}
+    try:
+        yield jobs
+    finally:
+        for future in jobs:
+            future.cancel()
 
 
 def _read(read: Callable[..., Measurement], frame: Frame) -> Measurement:
@@ -385,16 +406,16 @@ def _solve_and_write(
     read: Callable[..., Measurement],
     solve: Callable[..., Reconstruction],
     attributes: Mapping[str, object],
-    over: Callable[[], bool],
+    is_over: Callable[[], bool] = bool,
 ) -> dict[str, Any]:
     """One frame, on a worker: the cube goes to the disk, only a few values go back."""
     m = _read(read, job.frame)
 
-    def is_over(record: Record, cube: Tensor) -> bool:
-        return over()
+    def stop(record: Record, cube: Tensor) -> bool:
+        return is_over()
 
-    result = solve(m, monitor=is_over)
-    if over():
+    result = solve(m, monitor=stop)
+    if is_over():
         raise CancelledError("the run was interrupted")
     check = result.check
     known = {
@@ -404,6 +425,7 @@ def _solve_and_write(
         "verdict": "" if check is None else check.verdict,
         "ok": check is None or check.matches,
         "against": "; ".join(result.concerns),
+        "method": result.method,
     }
     write_result(job.cube, result, attributes={**attributes, **known}, overwrite=True)
     return known

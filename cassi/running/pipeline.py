@@ -29,6 +29,7 @@ from cassi.calibration.found_camera import FoundCamera
 from cassi.choice.by_name import solve
 from cassi.choice.doubts import CONCERN
 from cassi.choice.outcome import Outcome
+from cassi.choice.plan import Plan
 from cassi.choice.stages import Watch
 from cassi.errors import InputError, Note
 from cassi.optics.detector import brightness
@@ -165,7 +166,8 @@ def deadline(settings: Settings, start: float, scene: Scene, k: int) -> float:
 
 def settings_at(settings: Settings, level: float) -> Settings:
     """The settings for a snapshot divided by its level."""
-    return replace(settings, plan=None if settings.plan is None else settings.plan.scaled(1 / level))
+    plan = settings.plan  # its file is read
+    return replace(settings, plan=plan.scaled(1 / level)) if isinstance(plan, Plan) else settings
 
 
 def with_scene_facts(outcome: Outcome, scene: Scene, k: int = 0) -> Outcome:

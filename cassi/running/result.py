@@ -70,6 +70,12 @@ class Finished:
         return self.outcomes[0].plan
 
     @property
+    def method(self) -> str:
+        """What made the (first) cube: the solver, or the priors of the default one."""
+        plan = self.plan
+        return self.outcomes[0].solver if plan is None else ", ".join(dict.fromkeys(s.words for s in plan.stages))
+
+    @property
     def concerns(self) -> tuple[str, ...]:
         """What speaks against the measurement and the result, a sentence each."""
         notes = () if self.measurement is None else self.measurement.notes

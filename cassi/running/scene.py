@@ -34,6 +34,7 @@ from cassi.optics.wavelengths import check_wavelengths
 from cassi.photograph.file import read_side_picture
 from cassi.photograph.picture import SidePicture
 from cassi.priors.learned import LearnedPrior, load_prior
+from cassi.running.plan_file import load_plan
 from cassi.settings import Settings
 
 Array = Tensor | np.ndarray
@@ -103,7 +104,7 @@ def prepare(m: Measurement, found: FoundCamera | None, settings: Settings) -> Sc
 
     The camera comes first: with a misplaced mask, the black level cannot be estimated from dark pixels.
     """
-    if settings.plan is not None:
+    if isinstance(settings.plan, Plan):  # its file is read
         settings.plan.check_bands(len(m.shifts))
     check, given = compared(m), m
     if found is not None:
@@ -296,7 +297,7 @@ def plain(value: Array | float | None) -> Any:
 
 
 def open_files(settings: Settings) -> Settings:
-    """The settings with the files that they name read: weights of the network and the side picture.
+    """The settings with the files that they name read: weights of the network, side picture, and plan.
 
     Raises:
         InputError: a file that cannot be read, or a value of another kind.
@@ -308,12 +309,14 @@ def open_files(settings: Settings) -> Settings:
         side = read_side_picture(side)
     if isinstance(board, str | os.PathLike):
         board = _read_board(board)
+    if isinstance(plan, str | os.PathLike):
+        plan = load_plan(plan)
     for name, value, kind in (("weights", weights, LearnedPrior), ("side", side, SidePicture), ("plan", plan, Plan)):
         if value is not None and not isinstance(value, kind):
             raise InputError(f"{name} must be a {kind.__name__}, got {type(value).__name__}", kind="range")
     if not isinstance(settings.camera, str | FoundCamera):
         raise InputError(f"camera must be a word or a FoundCamera, got {type(settings.camera).__name__}", kind="range")
-    return replace(settings, weights=weights, side=side, white_reflectance=board)
+    return replace(settings, weights=weights, side=side, plan=plan, white_reflectance=board)
 
 
 def _read_board(given: str | os.PathLike[str]) -> float | Spectrum:

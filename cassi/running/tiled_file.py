@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Unpack
+from typing import Unpack, cast
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from cassi.choice.automatic import choose_plan
 from cassi.choice.chain import repeated
 from cassi.choice.noise import CameraNoise
 from cassi.choice.outcome import Outcome
+from cassi.choice.plan import Plan
 from cassi.choice.stages import Watch
 from cassi.errors import InputError
 from cassi.files.cube_store import CubeStore, cube_store
@@ -173,7 +174,7 @@ def tile_solver(
     watch: Watch | None = None,
 ) -> tuple[Solve, Outcome]:
     """A solver for blocks by one plan, that of the whole frame at brightness 1, and what was chosen."""
-    plan, evidence = settings.plan, None
+    plan, evidence = cast(Plan | None, settings.plan), None  # its file is read
     if plan is None:
         plan, evidence = choose_plan(A, y, wavelengths=wavelengths, noise=noise, settings=settings, watch=watch)
     plan = replace(plan, stages=tuple(stage for stage in plan.stages if stage.in_tiles))

@@ -111,6 +111,9 @@ class InSequence:
         recent: dict[str, Future[Alone]] = {}  # of the frames looked at last; no part of the value
         object.__setattr__(self, "_recent", recent)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return InSequence, (self.plan, self.settings)
+
     def __call__(self, m: Measurement, monitor: Monitor | None = None) -> Reconstruction:
         """The cube of the first snapshot of a stack; the others are those beside it."""
         start = time.perf_counter()

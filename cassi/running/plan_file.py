@@ -1,0 +1,35 @@
+"""The plan of a reconstruction in a file, so that a series of snapshots is solved in one way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from cassi.choice.plan import Plan
+from cassi.errors import InputError, one_line
+from cassi.files.atomic import check_place, write_text
+from cassi.settings import PathLike
+
+
+def save_plan(path: PathLike, plan: Plan, *, overwrite: bool = False) -> None:
+    """Write a plan as JSON.
+
+    Raises:
+        OutputError: the file exists and `overwrite` is False, or it cannot be written.
+    """
+    check_place(path, overwrite)
+    write_text(path, json.dumps(plan.as_dict()))
+
+
+def load_plan(path: PathLike) -> Plan:
+    """The plan in a file of `save_plan`.
+
+    Raises:
+        InputError: the file cannot be read, or holds no plan of this version of the program.
+    """
+    try:
+        return Plan.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: {one_line(error)}; expected a plan, as --save-plan writes it") from error

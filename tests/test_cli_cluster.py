@@ -1,0 +1,126 @@
+"""Frames computed by other processes: nothing is lost, nothing is done twice, and the cubes are those of threads."""
+
+import json
+import os
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cassi.cli.cluster import executor_at
+from cassi.cli.main import main
+from cassi.errors import InputError
+from cassi.files import read_cube, read_measurement, write_measurement
+from cassi.optics.measurement import Measurement
+from cassi.optics.single_disperser import CASSI
+from cassi.running.many import SolveWith, find_frames, reconstruct_many
+from cassi.settings import Settings
+
+SETTINGS = Settings(solver="gap-tv", num_iters=3, camera="as-given")
+OPTIONS = ["--solver", "gap-tv", "--iterations", "3", "--camera", "as-given"]
+COUNT = 4
+
+
+@pytest.fixture(scope="module")
+def night(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("night")
+    generator = torch.Generator().manual_seed(0)
+    A = CASSI.from_step(torch.rand(24, 24, generator=generator), 1, 4)
+    for k in range(COUNT):
+        y = A.forward(torch.rand(4, 24, 24, generator=generator))
+        write_measurement(folder / f"frame{k}.h5", Measurement(y.numpy(), A.mask.numpy(), A.shifts))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cubes(night, tmp_path_factory) -> dict[str, np.ndarray]:
+    """Of threads."""
+    folder = tmp_path_factory.mktemp("threads")
+    reconstruct_many(find_frames(night), folder, solve=SolveWith(SETTINGS))
+    return {path.name: read_cube(path)[0] for path in folder.glob("*.h5")}
+
+
+def assert_same(folder: Path, cubes: dict[str, np.ndarray]) -> None:
+    assert {path.name for path in folder.glob("*.h5")} == set(cubes)
+    for name, cube in cubes.items():
+        np.testing.assert_allclose(read_cube(folder / name)[0], cube, rtol=1e-5, atol=1e-6)
+
+
+@dataclass(frozen=True)
+class ReadOrDie:
+    """Reads a measurement; the first process that reads frame 1 is ended by it, as by a machine that fails."""
+
+    folder: str  # where it leaves a mark
+
+    def __call__(self, path: str) -> Measurement:
+        mark = Path(self.folder) / "died"
+        if path.endswith("frame1.h5") and not mark.exists():
+            mark.touch()
+            os._exit(1)
+        return read_measurement(path)
+
+
+def test_processes(night, cubes, tmp_path):
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as executor:
+        report = reconstruct_many(find_frames(night), tmp_path, solve=SolveWith(SETTINGS), executor=executor)
+    assert (report.computed, report.found, dict(report.failed)) == (COUNT, 0, {})
+    assert_same(tmp_path, cubes)
+
+
+def test_a_worker_that_dies_loses_nothing(night, cubes, tmp_path):
+    """Its frame goes to another; a second run finds all of them."""
+    pytest.importorskip("distributed")
+    read, informed = ReadOrDie(str(tmp_path)), []
+    with executor_at("local:2", informed.append) as executor:
+        report = reconstruct_many(
+            find_frames(night), tmp_path / "cubes", read=read, solve=SolveWith(SETTINGS), executor=executor
+        )
+    assert (tmp_path / "died").exists() and (report.computed, dict(report.failed)) == (COUNT, {})
+    assert informed[0].startswith("2 workers, dashboard http")
+    assert_same(tmp_path / "cubes", cubes)
+    again = reconstruct_many(find_frames(night), tmp_path / "cubes", read=read, solve=SolveWith(SETTINGS))
+    assert (again.computed, again.found) == (0, COUNT)
+
+
+def test_the_command(night, cubes, tmp_path, capsys):
+    pytest.importorskip("distributed")
+    output = tmp_path / "cubes"
+    assert main(["reconstruct", str(night), "--output", str(output), "--cluster", "local:1", *OPTIONS]) == 0
+    assert "1 workers, dashboard" in capsys.readouterr().out
+    assert_same(output, cubes)
+    lines = [json.loads(line) for line in (output / "index.jsonl").read_text().splitlines()]
+    assert [line["method"] for line in lines] == ["gap-tv"] * COUNT
+
+
+def test_what_is_no_cluster():
+    pytest.importorskip("distributed")
+    for address in ("local:many", "nowhere"):
+        with pytest.raises(InputError) as error, executor_at(address, print):
+            pass
+        assert address in str(error.value)
+
+
+def test_one_plan_for_a_folder(night, tmp_path, capsys):
+    """All follow the plan of the first; a run that was interrupted goes on with the plan that it left."""
+    plan, output = tmp_path / "plan.json", tmp_path / "cubes"
+    command = ["reconstruct", str(night), "--output", str(output), "--camera", "as-given", "--quiet"]
+    assert main([*command, "--prior", "tv", "--save-plan", str(plan)]) == 0
+    bases = [json.loads(read_attribute(path, "choice"))["plan"]["vectors"] for path in sorted(output.glob("*.h5"))]
+    assert bases == [json.loads(plan.read_text())["vectors"]] * COUNT
+    (output / "frame2_cube.h5").unlink()
+    before = plan.read_bytes()
+    assert main([*command, "--save-plan", str(plan)]) == 0 and plan.read_bytes() == before
+    assert main([*command, "--plan", str(plan)]) == 0, "the same fingerprints"
+    assert main(["reconstruct", str(night / "frame0.h5"), "--plan", str(night / "frame0.h5")]) == 2
+    assert "expected a plan" in capsys.readouterr().err
+
+
+def read_attribute(path: Path, name: str) -> str:
+    import h5py
+
+    with h5py.File(path) as file:
+        return str(file.attrs[name])
