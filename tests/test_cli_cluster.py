@@ -64,6 +64,7 @@ class ReadOrDie:
         return read_measurement(path)
 
 
+@pytest.mark.slow
 def test_processes(night, cubes, tmp_path):
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as executor:
         report = reconstruct_many(find_frames(night), tmp_path, solve=SolveWith(SETTINGS), executor=executor)
@@ -86,6 +87,7 @@ def test_a_worker_that_dies_loses_nothing(night, cubes, tmp_path):
     assert (again.computed, again.found) == (0, COUNT)
 
 
+@pytest.mark.slow
 def test_the_command(night, cubes, tmp_path, capsys):
     pytest.importorskip("distributed")
     output = tmp_path / "cubes"
