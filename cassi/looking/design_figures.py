@@ -42,8 +42,8 @@ def choices_figure(rows: Sequence[Mapping[str, float]], *, value: str = "psnr", 
         axes.plot(ticks, means, "o-", color=color, linewidth=2.2, markersize=5, zorder=3)
         if name == "electrons":
             axes.set_xscale("log")
-        else:
-            axes.set_xticks(ticks)
+            axes.minorticks_off()
+        axes.set_xticks(ticks, [f"{tick:,.10g}" for tick in ticks])
         axes.set_xlabel(LABELS[name])
         axes.grid(True)
     panels[0].set_ylabel(label)
