@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from cassi.cli.main import main
 from cassi.files import write_cube
@@ -90,3 +91,20 @@ def test_a_small_study(tmp_path, capsys):
     assert (tmp_path / "study" / "design.jsonl").read_bytes() == before  # nothing is computed again
     assert main(["design", "--step", "x"]) == 2
     assert "expected positive whole numbers" in capsys.readouterr().err
+
+
+def test_figures_for_papers(tmp_path, capsys):
+    """Formats, resolution, scale bar; a finished result is drawn anew, not computed."""
+    assert main(["simulate", "--size", "48", "--num-bands", "6", "--output", str(tmp_path / "a.h5"), "--quiet"]) == 0
+    command = ["reconstruct", str(tmp_path / "a.h5"), "--solver", "least-squares"]
+    assert main([*command, "--figure-format", "png,pdf", "--dpi", "40", "--pixel-size", "2.5um", "--tinted"]) == 0
+    made = {path.suffix for path in (tmp_path / "a_figures").iterdir()}
+    assert made == {".png", ".pdf"}
+    small = Image.open(tmp_path / "a_figures" / "summary.png").size[0]
+    written = (tmp_path / "a_cube.h5").stat().st_mtime_ns
+    assert main([*command, "--no-markers"]) == 0
+    assert (tmp_path / "a_cube.h5").stat().st_mtime_ns == written
+    assert Image.open(tmp_path / "a_figures" / "summary.png").size[0] == pytest.approx(3 * small, abs=3)
+    for option, value in (("--figure-format", "bmp"), ("--pixel-size", "3"), ("--pixel-size", "0mm")):
+        with pytest.raises(SystemExit):
+            main([*command, option, value])

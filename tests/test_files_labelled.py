@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+import torch
 
+from cassi import CASSI, reconstruct
 from cassi.files.labelled import to_xarray
 
 pytest.importorskip("xarray")
@@ -24,3 +26,13 @@ def test_bands_without_wavelengths_count_from_one_and_stacks_have_frames():
     assert data.cube.dims == ("frame", "band", "y", "x")
     assert data.band.values.tolist() == [1, 2]
     assert "uncertainty" not in data
+
+
+def test_a_result_brings_its_provenance():
+    mask = torch.rand(16, 16, generator=torch.Generator().manual_seed(0))
+    y = CASSI.from_step(mask, 2, 4).forward(torch.ones(4, 16, 16))
+    nm = [450.0, 500, 550, 600]
+    result = reconstruct(y, mask, num_bands=4, wavelengths=nm, solver="gap-tv", num_iters=5, camera="as-given")
+    data = result.to_xarray()
+    assert np.array_equal(data.cube.values, result.cube.numpy())
+    assert data.wavelength.values.tolist() == nm and data.attrs["status"] == "max_iters"

@@ -122,6 +122,22 @@ def size(text: str) -> tuple[int, int]:
     return height, width
 
 
+def formats(text: str) -> tuple[str, ...]:
+    """Formats of figures from "png,pdf"."""
+    found = tuple(part.strip().lower().lstrip(".") for part in text.split(","))
+    if not set(found) <= {"png", "pdf", "svg"}:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected png, pdf, svg, or several of them with commas")
+    return found
+
+
+def length(text: str) -> tuple[float, str]:
+    """A length and its unit from "2.5um"."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(nm|[uµμ]m|mm|cm|m|km)\s*", text)
+    if match is None or not float(match[1]) > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no length, expected for example 2.5um, 0.1mm or 3m")
+    return float(match[1]), {"um": "µm", "μm": "µm"}.get(match[2], match[2])
+
+
 # fmt: off
 # A table: rows, not calls.
 HDF5 = (".h5", ".hdf5")
@@ -179,6 +195,15 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("--save-plan", "write the plan that was chosen, for --plan (.json); of many snapshots that of the "
                 "first, which all then follow", value="FILE", needs=("solver=auto",), excludes=("plan", "sequence"),
                 writes=(".json",)),
+        ),
+        "figures for papers and talks": (
+            Option("--figure-format", "png, pdf, svg: one or several, with commas (default: png)",
+                value="FORMATS", type=formats, default=("png",), excludes=(MANY,)),
+            Option("--dpi", "pixels per inch (default: 120)", value="N", type=count, default=120, excludes=(MANY,)),
+            Option("--pixel-size", "of the scene, for a scale bar: 2.5um, 0.1mm, 3m", value="LENGTH", type=length,
+                excludes=(MANY,)),
+            Option("--tinted", "bands in the color of their light, in place of grey", excludes=(MANY,)),
+            Option("--no-markers", "pictures of the summary without the numbers of the spectra", excludes=(MANY,)),
         ),
         "many snapshots": (
             SEQUENCE,

@@ -109,10 +109,12 @@ def draw(
 ) -> list[str]:
     """Draw the figures and write the page that are asked for; their names."""
     if figures is not None:
-        from cassi.looking.figures import figures_of, save_figures
+        from cassi.looking.figures import Look, figures_of, save_figures
 
         report("draw")
-        save_figures(figures_of(data, caption=caption), figures)
+        size, unit = args.pixel_size or (None, "")
+        look = Look(markers=not args.no_markers, tinted=args.tinted, pixel_size=size, pixel_unit=unit)
+        save_figures(figures_of(data, caption=caption, look=look), figures, dpi=args.dpi, formats=args.figure_format)
     if task.report is not None:
         from cassi.looking.report_page import write_report
 

@@ -160,6 +160,14 @@ class Reconstruction(Finished):
             "attributes": self.attributes(),
         }
 
+    def to_xarray(self) -> Any:
+        """Cube and uncertainty with labelled axes, an `xarray.Dataset`; see `cassi.files.labelled.to_xarray`."""
+        from cassi.files.labelled import to_xarray
+
+        saved = self.contents(self.measurement)
+        spread, facts = saved["datasets"].get("uncertainty"), saved["attributes"]
+        return to_xarray(saved["cube"], self.wavelengths, uncertainty=spread, unit=self.unit, attributes=facts)
+
     def plot(self, *, frame: int = 0) -> Figure:
         """The cube at a glance, of a stack that of a frame: a matplotlib figure (`cassi.looking.figures.summary`)."""
         from cassi.looking.figures import summary
