@@ -164,7 +164,7 @@ class Reconstruction(Finished):
         """Cube and uncertainty with labelled axes, an `xarray.Dataset`; see `cassi.files.labelled.to_xarray`."""
         from cassi.files.labelled import to_xarray
 
-        saved = self.contents(self.measurement)
+        saved = self.contents()
         spread, facts = saved["datasets"].get("uncertainty"), saved["attributes"]
         return to_xarray(saved["cube"], self.wavelengths, uncertainty=spread, unit=self.unit, attributes=facts)
 
