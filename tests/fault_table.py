@@ -64,7 +64,7 @@ FAULTS = [
     Fault("a picture is turned the other way", "photograph/similarity.py::Similarity.sample",
         "(scale * (c * i + s * j), scale * (c * j - s * i))", "(scale * (c * i - s * j), scale * (c * j + s * i))",
         "test_photograph_view.py", "quarter"),
-    Fault("the gain of a photograph is that of its inverse", "photograph/response.py::fitted_gain",
+    Fault("the gain of a photograph is that of its inverse", "photograph/response.py::fit_gain",
         "(s * w).sum((1, 2)) / seen.sum((1, 2)).clamp(min=1e-30)",
         "seen.sum((1, 2)) / (s * w).sum((1, 2)).clamp(min=1e-30)", "test_photograph_registration.py", "gain"),
     Fault("bands disperse to the other side", "kernels/shift_sum.py::_shift_sum",
@@ -300,6 +300,6 @@ FAULTS = [
         "test_choice_bases.py", "of_equals_the_first"),
     Fault("a photograph may do any harm", "photograph/solver.py::solve_beside",
         "not accepts(split.verdict(best.cube), split.verdict(cube))", "False", "test_photograph_solver.py", "corners"),
-    Fault("corners without data are black", "photograph/solver.py::_without_blank_corners", "not blank.any()", "True",
+    Fault("corners without data are black", "photograph/solver.py::_fill_blank_corners", "not blank.any()", "True",
         "test_photograph_solver.py", "corners"),
 ]  # fmt: skip

@@ -10,8 +10,8 @@ from scipy.ndimage import gaussian_filter
 
 from cassi import CASSI, SidePicture
 from cassi.photograph.file import read_side_picture, write_side_picture
-from cassi.photograph.registration import FITS, _fitted, register
-from cassi.photograph.response import fitted_gain, fitted_response, fitted_tone, misfit, noise_of
+from cassi.photograph.registration import FITS, _fit, register
+from cassi.photograph.response import estimate_noise, fit_gain, fit_response, fit_tone_curve, misfit
 from cassi.photograph.similarity import Similarity
 from cassi.simulation.camera import side_photograph
 
@@ -52,7 +52,7 @@ def test_a_picture_of_another_scene_does_not_fit():
 
 def test_a_scale_that_runs_away_stays_within_what_pictures_have():
     ways = (lambda pose: torch.tensor([pose.scale, 0, 0, 0]), lambda pose: torch.tensor([1 / pose.scale, 0, 0, 0]))
-    least, most = (_fitted(Similarity(2.0), (64, 64), misfit).scale for misfit in ways)
+    least, most = (_fit(Similarity(2.0), (64, 64), misfit).scale for misfit in ways)
     assert 0.05 < least < 2 < most < 41
 
 
@@ -60,19 +60,19 @@ def test_response_and_gain_of_a_known_scene():
     x, w = scene(), torch.ones(64, 64)
     R = torch.tensor([[0.0, 0.0, 0.1, 0.2, 0.4, 0.3], [0.4, 0.4, 0.2, 0.0, 0.0, 0.0]])
     s = 3 * torch.einsum("kc,chw->khw", R, x)
-    torch.testing.assert_close(fitted_gain(R, x, s, w), 3 * R)
+    torch.testing.assert_close(fit_gain(R, x, s, w), 3 * R)
     flat = torch.full((2, 6), 1 / 6)
-    wrong = misfit(fitted_gain(flat, x, s, w), x, s, w)
-    found = fitted_response(flat, x, s, w)
+    wrong = misfit(fit_gain(flat, x, s, w), x, s, w)
+    found = fit_response(flat, x, s, w)
     assert misfit(found, x, s, w) < min(0.05, wrong / 3) and bool((found >= 0).all())
-    assert misfit(fitted_response(flat, x, s, 0 * w), x, s, 0 * w) == float("inf"), "where nothing is seen"
+    assert misfit(fit_response(flat, x, s, 0 * w), x, s, 0 * w) == float("inf"), "where nothing is seen"
 
 
 def test_noise_is_told_from_smooth_parts_beside_detail():
     rng = np.random.default_rng(0)
     light = np.linspace(0.1, 1, 200) * np.ones((200, 1))
     light[:, 100:] *= 1 + 0.5 * (rng.random((200, 100)) > 0.5)  # half of it is all detail
-    alpha, beta = noise_of(light + np.sqrt(4e-4 * light) * rng.standard_normal(light.shape))
+    alpha, beta = estimate_noise(light + np.sqrt(4e-4 * light) * rng.standard_normal(light.shape))
     assert 0.5 < (alpha * 0.3 + beta) / (4e-4 * 0.3) < 2
 
 
@@ -81,7 +81,7 @@ def test_a_picture_without_noise_has_none(rounding):
     """Painted, or of few bits: its smooth parts are all alike but for rounding, and its edges are no noise."""
     picture = np.full((60, 80), 0.5)
     picture[20:30, 30:50] = 0.1
-    assert noise_of(picture + rounding * np.random.default_rng(0).random(picture.shape)) == (0.0, 0.0)
+    assert estimate_noise(picture + rounding * np.random.default_rng(0).random(picture.shape)) == (0.0, 0.0)
 
 
 def test_an_eight_bit_picture_comes_back_as_it_was_written(tmp_path):
@@ -114,7 +114,7 @@ def test_a_tone_curve_is_found_from_a_blurred_scene(coding):
     display = light ** (1 / 2.2)
     values = {"linear": light, "display": display, "camera": display**2 * (3 - 2 * display)}[coding]
     scene = torch.from_numpy(gaussian_filter(light.numpy(), (0, 2, 2)))
-    found = fitted_tone(values, torch.ones(96, 96), 0.3 * scene)(values)
+    found = fit_tone_curve(values, torch.ones(96, 96), 0.3 * scene)(values)
 
     def error(image: torch.Tensor) -> float:
         return float((light - ((light * image).sum() / image.square().sum()) * image).norm() / light.norm())

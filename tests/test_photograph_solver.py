@@ -18,7 +18,7 @@ from cassi.looking.metrics import psnr
 from cassi.photograph.file import read_side_picture
 from cassi.photograph.picture import expected_response
 from cassi.photograph.similarity import Similarity
-from cassi.photograph.solver import _without_blank_corners
+from cassi.photograph.solver import _fill_blank_corners
 from cassi.priors.spectral_basis import smooth_basis
 from cassi.simulation.camera import random_mask, side_photograph
 from cassi.simulation.scene import procedural_scene
@@ -71,12 +71,12 @@ def test_only_corners_that_are_black_in_all_channels_are_without_data():
     p[:, :2, :1] = 0  # a corner
     p[0, -3:, -3:] = 0  # red there
     p[:, 7, 7] = 0  # black, and in the picture
-    filled, blank = _without_blank_corners(p)
+    filled, blank = _fill_blank_corners(p)
     expected = torch.zeros(12, 12, dtype=torch.bool)
     expected[:4, 0] = expected[:3, 1] = expected[:2, 2] = True  # two pixels farther
     assert torch.equal(blank, expected)
     assert bool((filled[:, blank] == 0.5).all()) and torch.equal(filled[:, ~blank], p[:, ~blank])
-    assert not _without_blank_corners(p[:, 5:-5, 5:-5])[1].any() and not _without_blank_corners(0 * p)[1].any()
+    assert not _fill_blank_corners(p[:, 5:-5, 5:-5])[1].any() and not _fill_blank_corners(0 * p)[1].any()
 
 
 def test_what_the_monitor_has_stopped_looks_at_no_picture(snapshot):
@@ -93,10 +93,10 @@ def display(light: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(
     ("coded", "at_least", "said"),
     [
-        (lambda light: np.round(255 * display(light)).astype(np.uint8), 3, "taken as coded for a display"),
-        (lambda light: np.round(65535 * display(light)).astype(np.uint16), 3, "taken as coded for a display"),
-        (lambda light: np.round(255 * light).astype(np.uint8), 3, "taken as linear"),
-        (lambda light: np.round(255 * np.sin(np.pi / 2 * light**0.7)).astype(np.uint8), 1, "follow a tone curve"),
+        (lambda light: np.round(255 * display(light)).astype(np.uint8), 3, "interpreted as coded for a display"),
+        (lambda light: np.round(65535 * display(light)).astype(np.uint16), 3, "interpreted as coded for a display"),
+        (lambda light: np.round(255 * light).astype(np.uint8), 3, "interpreted as linear"),
+        (lambda light: np.round(255 * np.sin(np.pi / 2 * light**0.7)).astype(np.uint8), 1, "with a tone curve"),
     ],
     ids=["8-bit display", "16-bit display", "8-bit linear", "a camera's own curve"],
 )

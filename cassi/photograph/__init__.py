@@ -1,1 +1,1 @@
-"""A photograph of the scene from beside the camera: registered, weighed, and solved together with the snapshot."""
+"""A photograph of the scene by a second camera: registration, response, and joint reconstruction."""

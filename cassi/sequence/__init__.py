@@ -1,1 +1,1 @@
-"""Frames that follow each other: each is reconstructed with what the frames beside it saw."""
+"""Sequences: each frame is reconstructed together with its neighbors."""

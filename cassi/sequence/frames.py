@@ -1,6 +1,6 @@
-"""Frames of one camera that follow each other, each reconstructed with the frames beside it.
+"""Reconstructs the frames of a sequence from one camera, each with its neighbors.
 
-A frame depends on its neighbors' snapshots alone, not on their results: each is finished and resumed by itself.
+A frame depends only on the snapshots of its neighbors, not on their results, so that each can be resumed separately.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from cassi.sequence.neighbors import Alone, alone, common_plan, together
 from cassi.settings import SEQUENCE, Settings
 from cassi.solvers.loop import Monitor
 
-REACH = 2  # frames before and after that take part
-LOOKED_AT = 3  # frames that the common plan is chosen on
+REACH = 2  # neighbors before and after a frame
+LOOKED_AT = 3  # frames from which the common plan is chosen
 
 
 def windows(frames: Sequence[Frame], reach: int = REACH) -> list[Frame]:
-    """Each frame with the files of its neighbors, so that a result is made anew where one of them changes."""
+    """Each frame with the files of its neighbors, so that a result is recomputed if one of them changes."""
     if any(frame.index is not None for frame in frames):
         return list(frames)  # of one stack
     return [
@@ -54,17 +54,17 @@ def windows(frames: Sequence[Frame], reach: int = REACH) -> list[Frame]:
 
 
 def beside(t: int, count: int, reach: int) -> list[int]:
-    """The frames up to so far before and after t that there are."""
+    """The existing frames up to `reach` before and after t."""
     return [s for s in range(max(0, t - reach), min(count, t + reach + 1)) if s != t]
 
 
 @dataclass(frozen=True)
 class ReadWindow:
-    """Reads a frame and those up to `reach` beside it as a stack, the frame itself first.
+    """Reads a frame and its neighbors up to `reach` as a stack, the frame itself first.
 
     Attributes:
-        read: of one frame; see `cassi.running.many.reconstruct_many`.
-        count: frames of the stack; 0 where each frame is a file.
+        read: reads one frame; see `cassi.running.many.reconstruct_many`.
+        count: frames of the stack; 0 if each frame is a file.
     """
 
     read: Callable[..., Measurement]
@@ -78,29 +78,29 @@ class ReadWindow:
             reads = [partial(self.read, path, frames=s) for s in (frames, *beside(frames, self.count, self.reach))]
         window = [reads[0]()]
         for read in reads[1:]:
-            with contextlib.suppress(InputError):  # a neighbor that cannot be read is told of when its turn comes
+            with contextlib.suppress(InputError):  # an unreadable neighbor is reported when it is the frame itself
                 window.append(read())
-        return _stacked(window)
+        return _stack(window)
 
 
-def _stacked(frames: Sequence[Measurement]) -> Measurement:
+def _stack(frames: Sequence[Measurement]) -> Measurement:
     m = frames[0]
     for other in frames:
         if other.y.shape != m.y.shape or other.y.ndim != 2 or other.shots is not None:
             raise InputError(
                 f"the frames of a sequence must be single snapshots of one size, {m.source} is {m.y.shape}, "
-                f"{other.source} {other.y.shape}; give one camera's frames"
+                f"{other.source} {other.y.shape}; give frames of one camera"
             )
     return replace(m, y=np.stack([f.y for f in frames]), bad_pixels=any_bad(f.bad_pixels for f in frames))
 
 
 @dataclass(frozen=True, eq=False)
 class InSequence:
-    """Reconstructs a frame from a stack of it and its neighbors, as `ReadWindow` reads them.
+    """Reconstructs a frame from a stack with its neighbors, as read by `ReadWindow`.
 
     Attributes:
         plan: common to all frames, see `sequence_plan`.
-        settings: of frames that stay alone; prior, camera and seed are those of all.
+        settings: of frames reconstructed alone; prior, camera and seed apply to all.
     """
 
     plan: Plan
@@ -108,20 +108,20 @@ class InSequence:
 
     def __post_init__(self) -> None:
         self.settings.check_together(SEQUENCE, True)
-        recent: dict[str, Future[Alone]] = {}  # of the frames looked at last; no part of the value
+        recent: dict[str, Future[Alone]] = {}  # a cache of the latest frames, not part of the value
         object.__setattr__(self, "_recent", recent)
 
     def __reduce__(self) -> tuple[object, ...]:
         return InSequence, (self.plan, self.settings)
 
     def __call__(self, m: Measurement, monitor: Monitor | None = None) -> Reconstruction:
-        """The cube of the first snapshot of a stack; the others are those beside it."""
+        """The cube of the first snapshot of a stack; the others are its neighbors."""
         start = time.perf_counter()
         settings, listener = self.settings, Listener(monitor=monitor)
         window = load(m, None, settings)
         own = check(replace(window, y=window.y[0], check=None), settings, listener)
         scene = prepare(replace(window, check=own.check), search_camera(own, settings, listener), settings)
-        frames = [self._alone(scene.A, y) for y in scene.frames]
+        frames = [self._reconstruct_alone(scene.A, y) for y in scene.frames]
         joined = together(frames[0], frames[1:], self.plan, Watch(monitor))
         if joined is None:
             result = reconstruct_measurement(replace(window, y=window.y[0], check=own.check), settings, listener)
@@ -139,13 +139,13 @@ class InSequence:
         result = assemble(first, [with_scene_facts(outcome, first)], settings, start)
         return explain(replace(result, parameters={**result.parameters, **used}), listener)
 
-    def _alone(self, A: Any, y: torch.Tensor) -> Alone:
-        """A frame by itself, kept until its neighbors are done. Of workers that want the same, the first makes it."""
+    def _reconstruct_alone(self, A: Any, y: torch.Tensor) -> Alone:
+        """A frame alone, cached until its neighbors are done. If several workers need it, the first computes it."""
         recent: dict[str, Future[Alone]] = self._recent  # type: ignore[attr-defined]
         mine: Future[Alone] = Future()
         key = hashlib.sha256(y.cpu().numpy().tobytes()).hexdigest()
-        found = recent.setdefault(key, mine)
-        if found is mine:
+        result = recent.setdefault(key, mine)
+        if result is mine:
             for old in list(recent)[: -3 * REACH]:
                 recent.pop(old, None)
             try:
@@ -153,20 +153,20 @@ class InSequence:
             except BaseException as error:
                 recent.pop(key, None)
                 mine.set_exception(error)
-        return found.result()
+        return result.result()
 
 
 def sequence_plan(measurements: Sequence[Measurement], settings: Settings = Settings()) -> Plan:
     """Noise and spectral basis for a whole sequence, from some of its frames.
 
     Args:
-        measurements: two frames or more, spread over the sequence, of one camera.
+        measurements: at least two frames of one camera, spread over the sequence.
         settings: as for `cassi.reconstruct`.
     """
     if len(measurements) < 2:
-        raise InputError(f"a sequence has two frames at least, got {len(measurements)}; leave it a single snapshot")
-    stack, found = _stacked(measurements), settings.camera if isinstance(settings.camera, FoundCamera) else None
-    scene = prepare(stack, found, open_files(settings))
+        raise InputError(f"a sequence has at least two frames, got {len(measurements)}; treat it as a single snapshot")
+    stack, camera = _stack(measurements), settings.camera if isinstance(settings.camera, FoundCamera) else None
+    scene = prepare(stack, camera, open_files(settings))
     return common_plan(
         scene.A, scene.frames, wavelengths=scene.wavelengths, noise=scene.noise, settings=open_files(settings)
     )

@@ -1,9 +1,9 @@
-"""A frame of a sequence reconstructed with what the frames beside it know.
+"""Reconstruction of a frame of a sequence together with its neighbors.
 
-The mask stands still while the scene moves: a neighbor, once it is known how the scene has moved since, is a further
-shot through another mask. Motion is taken from reconstructions of each frame alone, with the network, and corrected by
-the neighbor's snapshot; where it explains that badly, that is counted as noise of those detector pixels; and a frame
-whose held-out pixels are not predicted better with its neighbors stays as it is alone.
+The mask is fixed while the scene moves: with known motion, a neighbor is a further shot through another mask. The
+motion comes from reconstructions of each frame alone, with the network, and is corrected by the snapshot of the
+neighbor; where it explains that badly, the misfit counts as noise. If neighbors do not improve the prediction of
+held-out pixels, the frame is reconstructed alone.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from cassi.sequence.moving_scene import MovingScene
 from cassi.settings import Settings
 from cassi.solvers.loop import Result, relative_norm
 
-HELD_OUT = 0.05  # of a frame's detector pixels
-ALONE = 150  # iterations of total variation of a frame alone; then `in_turn` but for its last run
-TOGETHER = 75  # of a frame with its neighbors, from there; 150 are 0.01 dB better
-SIGMA = 0.5  # of `in_turn`, times the root of the number of frames; 0.7 is 0.15 dB worse
-# How many times the noise counts in its last run. Held-out pixels, whose errors are of motion, too, would choose 1,
-# which is 0.1 to 0.4 dB worse; 16 is as good as 4 or up to 0.25 dB worse.
+HELD_OUT = 0.05  # share of the detector pixels of a frame
+ALONE = 150  # iterations of total variation for a frame alone, followed by `in_turn` without its last run
+TOGETHER = 75  # further iterations for a frame with its neighbors; 150 are 0.01 dB better
+SIGMA = 0.5  # strength of `in_turn`, times the root of the number of frames; 0.7 is 0.15 dB worse
+# Factor of the noise variance in its last run. The held-out error would favor 1, which is 0.1 to 0.4 dB worse, because
+# it includes errors of the motion; 16 is equal to 4 or up to 0.25 dB worse.
 NOISE_COUNTS = 4.0
-IMAGES = 4  # coefficient images that motion is taken from
-NEAR = 2.0  # [pixel] over which misfits are averaged
-FOLLOWED = 4.0  # times a frame's own held-out error: a neighbor predicted worse has moved farther than was found
-USUAL = 2.0  # times the error at a frame's own held-out pixels is a usual misfit of a neighbor
+IMAGES = 4  # coefficient images used for estimating motion
+MISFIT_WIDTH = 2.0  # Gaussian width over which squared misfits are averaged [pixel]
+MAX_ERROR = 4.0  # of a predicted neighbor, in units of the held-out error of the frame; above it the motion is wrong
+USUAL = 2.0  # usual squared misfit of a neighbor, in units of that at the held-out pixels of the frame
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,10 +53,10 @@ class Alone:
     Attributes:
         split: the camera and the snapshot.
         state: of the solver at its end.
-        sharp: the cube (C, H, W), >= 0; that motion is taken from it and not from x is worth 0.4 dB.
-        x: that of total variation, like the one with neighbors that it is judged against.
-        error: of x, relative, at the held-out pixels.
-        missed: mean square of the misfit there.
+        sharp: the cube (C, H, W), >= 0; motion from it instead of x gains 0.4 dB.
+        x: the cube of total variation, for comparison with that of frame and neighbors.
+        error: relative error of x at the held-out pixels.
+        missed: mean squared misfit there.
     """
 
     split: Split
@@ -68,9 +68,9 @@ class Alone:
 
 
 class Together(NamedTuple):
-    """A frame with so many neighbors, held-out errors of all by the single-frame and the joint cube, and the plan.
+    """A frame with this number of neighbors, the held-out errors of single and joint cube, and the plan.
 
-    The plan is the common one with the stages that this frame had, which `begun` says where.
+    The plan is the common one with the stages of this frame, whose starts are in `begun`.
     """
 
     result: Result
@@ -88,20 +88,20 @@ def common_plan(
     noise: CameraNoise = CameraNoise(),
     settings: Settings = Settings(),
 ) -> Plan:
-    """Noise, spectral basis and priors that serve a whole sequence, chosen on some frames (n, H, W') of it."""
+    """Noise, spectral basis and priors for a whole sequence, chosen from some of its frames (n, H, W')."""
     split = Split.of(A, frames, settings.seed)
-    found = explored(split, A.cube_shape[0] if wavelengths is None else wavelengths, noise, settings)
-    plan = found.plan
-    if noise.gain is None:  # what total variation leaves
-        state = Tv(ALONE).run(split.A_train, split.y_train, plan.problem(frames, found.brightness), None, Watch())
+    exploration = explored(split, A.cube_shape[0] if wavelengths is None else wavelengths, noise, settings)
+    plan = exploration.plan
+    if noise.gain is None:  # estimated from the residual of total variation
+        state = Tv(ALONE).run(split.A_train, split.y_train, plan.problem(frames, exploration.brightness), None, Watch())
         plan = replace(plan, noise=noise_left(split, split.misfit(state.x.clamp(min=0)).square()))
-    # coarse runs would wash out what neighbors tell
+    # coarse stages would blur what neighbors resolve
     more = () if settings.prior == "tv" else in_turn(SIGMA, NOISE_COUNTS)[2:]
     return replace(plan, stages=(Tv(TOGETHER), *(more if plan.learned is not None else without_learned(more))))
 
 
 def alone(A: Camera, y: Tensor, plan: Plan, *, seed: int = 0) -> Alone:
-    """A frame by itself, as a plan for measurements of this brightness says."""
+    """Reconstruct a frame without neighbors, with a plan for measurements of this brightness."""
     split, problem, first = Split.of(A, y, seed, HELD_OUT), plan.problem(y), Tv(ALONE)
     state = first.run(split.A_train, split.y_train, problem, None, Watch())
     x = state.x.clamp(min=0)
@@ -113,17 +113,17 @@ def alone(A: Camera, y: Tensor, plan: Plan, *, seed: int = 0) -> Alone:
 
 
 def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, watch: Watch) -> Together | None:
-    """A frame with its neighbors as further shots; None where its own pixels speak against that, or all gain nothing.
+    """Reconstruct a frame with its neighbors as further shots; None if that is not accepted.
 
-    Those of the neighbors tell whether the spectra are right, which the mask hides from the frame's own; those of the
-    frame whether it is still this frame. Once taken, it ends as a single frame does, with non-local prior and network
-    in turn, where held-out pixels agree. The network, which was trained with single shots, is given the frame's own:
-    on four sequences of six frames that gains 0.2 dB over none, where all snapshots lost up to 1.4 dB.
+    The held-out pixels of the frame must not become clearly worse, and those of all frames must improve: those of the
+    neighbors test the spectra, which the mask hides from the frame itself. The non-local prior and the network follow
+    if held-out pixels allow. The network, trained with single shots, sees only the snapshot of the frame: on four
+    sequences of six frames that gains 0.2 dB, while all snapshots lost up to 1.4 dB.
     """
     if not bool(frame.sharp.any()):  # a black frame does not move
         return None
     B = plan.vectors.to(frame.x)
-    followed = [(other, v) for other in neighbors if (v := _followed(frame, other, plan, B)) is not None]
+    followed = [(other, v) for other in neighbors if (v := _find_motion(frame, other, plan, B)) is not None]
     if not followed or frame.state.run is None:
         return None
     first = frame.split
@@ -142,32 +142,32 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, watch: Watch)
             if not watch.over:
                 one, its = (first, plan.problem(first.y)) if stage.per_frame else (split, problem)
                 new = stage.run(one.A_train, one.y_train, its, new, watch)
-        taken = not watch.over and accepts(split.verdict(new.x), split.verdict(state.x))
-    except FloatingPointError:  # a network may, on what it was not trained with
-        taken = False
-    state = new if taken else state
+        accepted = not watch.over and accepts(split.verdict(new.x), split.verdict(state.x))
+    except FloatingPointError:  # a network may diverge on unusual input
+        accepted = False
+    state = new if accepted else state
     result = Result(state.x.clamp(min=0), state.history, "stopped" if watch.over else "max_iters")
     return Together(result, len(followed), (before.error, after.error), replace(plan, stages=state.stages), state.begun)
 
 
-def _followed(frame: Alone, other: Alone, plan: Plan, B: Tensor) -> Tensor | None:
-    """The motion from a frame to one beside it; None where the frame so moved does not make the other's snapshot."""
+def _find_motion(frame: Alone, other: Alone, plan: Plan, B: Tensor) -> Tensor | None:
+    """The motion from a frame to a neighbor; None if the moved frame does not explain the snapshot of that."""
     seen = other.split
     v = optical_flow(_images(other, B), _images(frame, B))
     v = estimate_motion(seen.A_train, seen.y_train, frame.sharp, v, plan.noise.variance(seen.y))
     predicted = MovingScene(frame.split.A, [v]).forward(frame.sharp)[0]
-    return v if relative_norm(seen.y - predicted, seen.y) <= FOLLOWED * frame.error else None
+    return v if relative_norm(seen.y - predicted, seen.y) <= MAX_ERROR * frame.error else None
 
 
 def _as_shots(frame: Alone, followed: Sequence[tuple[Alone, Tensor]], plan: Plan) -> tuple[Split, Tensor]:
-    """A frame and those beside it, with their motions, as shots of one scene; and the variance of their snapshots.
+    """A frame and its neighbors with their motions as shots of one scene, and the variance of their snapshots.
 
-    Of a shot beside it, what the moved frame leaves unexplained around a pixel is no better known.
+    For neighbors, the local misfit of the moved frame is added to the variance.
     """
     splits = [frame.split, *(other.split for other, _ in followed)]
     A = MovingScene(frame.split.A, [None, *(v for _, v in followed)])
     y, held = torch.stack([split.y for split in splits]), torch.stack([split.held for split in splits])
-    misfit = gaussian_blur((y - A.forward(frame.x)).square(), NEAR)
+    misfit = gaussian_blur((y - A.forward(frame.x)).square(), MISFIT_WIDTH)
     unexplained = (misfit - USUAL * frame.missed).clamp(min=0)
     unexplained[0] = 0
     variance = plan.noise.variance(y) + unexplained
@@ -175,5 +175,5 @@ def _as_shots(frame: Alone, followed: Sequence[tuple[Alone, Tensor]], plan: Plan
 
 
 def _images(frame: Alone, B: Tensor) -> Tensor:
-    """Coefficient images that motion shows in."""
+    """Coefficient images for estimating motion."""
     return analyse(frame.sharp, B)[:IMAGES].contiguous()
