@@ -36,7 +36,7 @@ FAULTS = [
         "self.vectors.shape[-1] != num_bands", "False", "test_running_reconstruct.py", "nothing_to_choose"),
     Fault("an inverted mask fits", "optics/mask_match.py::check_mask", "kind = 'inverted'", "kind = 'fits'",
         "test_optics_mask_match.py", "swapped"),
-    Fault("the camera may replace an input", "cli/places.py::check_files", "place in taken", "False",
+    Fault("the camera may replace an input", "cli/places.py::check_written", "place in taken", "False",
         "test_cli_places.py", "no_file"),
     Fault("stars are hot pixels where light is not spread", "optics/outliers.py::without_impulses",
         "{round(d) for d in m.shifts}", "m.shifts", "test_optics_outliers.py", "not_spread"),
