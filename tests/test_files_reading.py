@@ -12,6 +12,8 @@ from messages import check_words, refuses
 from cassi.files import Levels, read_cube, read_measurement
 from cassi.files.scaling import plan_counts
 from cassi.optics.geometry import infer_shifts
+from cassi.running.preparing import load
+from cassi.running.request import Request
 
 H, W, C, STEP = 12, 10, 4, 2
 DETECTOR = W + (C - 1) * STEP
@@ -186,6 +188,73 @@ def test_sheared_masks_that_differ_by_band_stay_one_per_band(tmp_path):
     m = read_measurement(write_h5(tmp_path / "m.h5", y=np.ones((8, 10), np.float32), mask_3d_shift=sheared(masks, 2)))
     assert m.shifts == (0, 2, 4)
     assert np.array_equal(m.mask, masks)
+
+
+def on_detector(masks, cube, shifts, *, down=False):
+    """Masks as they lie on the detector, zero beside their bands, and the snapshot, pixel by pixel."""
+    starts = np.asarray(shifts) - min(shifts)
+    bands, rows, columns = cube.shape
+    out = np.zeros((bands, rows, columns + starts.max()), np.float32)
+    y = np.zeros(out.shape[1:], np.float32)
+    for c, i, j in np.ndindex(cube.shape):
+        out[c, i, j + starts[c]] = masks[c, i, j]
+        y[i, j + starts[c]] += masks[c, i, j] * cube[c, i, j]
+    return (out.swapaxes(1, 2), y.T) if down else (out, y)
+
+
+@pytest.mark.parametrize("kind", ["one", "grey per band", "binary per band", "dark border"])
+@pytest.mark.parametrize("shifts", [(0, 1, 2, 3), (0, -2, -4, -6), (0, 3, 6, 9), (0, 1, 3, 7), (5, 0, 2, 1)])
+@pytest.mark.parametrize("down", [False, True])
+@pytest.mark.parametrize("form", ["mat", "npz", "h5 of another name", "arrays"])
+def test_displacements_are_read_off_what_is_dark(tmp_path, kind, shifts, down, form):
+    rng = np.random.default_rng(6)
+    masks = (0.1 + rng.random((4, 20, 16))).astype(np.float32)
+    if kind != "grey per band":
+        masks = (masks > 0.6).astype(np.float32)
+    if kind in ("one", "dark border"):
+        masks[:] = masks[0]
+    if kind == "dark border":
+        masks[..., :2] = masks[..., -3:] = masks[:, :4] = 0
+    cube = rng.random((4, 20, 16)).astype(np.float32)
+    stored, y = on_detector(masks, cube, shifts, down=down)
+    if form == "mat":
+        scipy.io.savemat(tmp_path / "m.mat", {"meas": y, "mask_3d_shift": np.moveaxis(stored, 0, -1)})
+        m = read_measurement(tmp_path / "m.mat")
+    elif form == "npz":
+        np.savez(tmp_path / "m.npz", meas=y, mask3d_shift=stored)
+        m = read_measurement(tmp_path / "m.npz")
+    elif form == "arrays" and not down:
+        m = load(y, stored, Request())
+    elif form == "arrays":
+        with pytest.raises(InputError, match="displaced down the columns; transpose"):
+            load(y, stored, Request())
+        return
+    else:
+        m = read_measurement(write_h5(tmp_path / "m.h5", measurement=y, phi=stored))
+    assert tuple(np.asarray(m.shifts) - m.shifts[0]) == tuple(np.asarray(shifts) - shifts[0])
+    found, again = on_detector(np.broadcast_to(m.mask, cube.shape), cube, m.shifts)
+    expected, snapshot = on_detector(masks, cube, shifts)
+    assert np.array_equal(found, expected) and np.array_equal(m.y, snapshot)
+    assert any("transposed" in note for note in m.notes) == down
+    assert np.allclose(again, m.y)
+
+
+def test_displacements_that_nothing_tells_are_refused(tmp_path):
+    masks = np.random.default_rng(4).random((3, 8, 6)).astype(np.float32)
+    y = np.ones((8, 10), np.float32)
+    grey = np.random.default_rng(5).random((3, 8, 10)).astype(np.float32)
+    with pytest.raises(InputError, match=r"not dark beside its bands.*give the step"):
+        read_measurement(write_h5(tmp_path / "m.h5", y=y, mask_3d_shift=grey))
+    wrong = write_h5(tmp_path / "w.h5", y=y, mask_3d_shift=on_detector(masks, masks, (0, -2, -4))[0])
+    with pytest.raises(InputError, match=r"shifts 0, 2 ... cut it off; by what is dark in it they are 0, -2"):
+        read_measurement(wrong, step=2)
+    both = np.zeros((3, 12, 10), np.float32)
+    for c, mask in enumerate(masks):
+        both[c, 2 * c : 2 * c + 8, 2 * c : 2 * c + 6] = mask
+    with pytest.raises(InputError, match="along rows and columns alike"):
+        read_measurement(write_h5(tmp_path / "b.h5", y=np.ones((12, 10), np.float32), mask_3d_shift=both))
+    video = read_measurement(wrong, step=0)
+    assert video.shifts == (0, 0, 0) and video.mask.shape == (3, 8, 10)
 
 
 def test_one_mask_per_video_frame_is_not_cut(tmp_path):

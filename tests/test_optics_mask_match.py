@@ -192,3 +192,21 @@ def test_real_captures(name, shared_data):
 def test_the_mask_of_another_instrument(shared_data):
     m = read_measurement(shared_data / "tsa_real/scene3.mat", mask=shared_data / "smem_real/mask.mat", num_bands=28)
     assert check_mask(m.y, m.mask, m.shifts).kind == "wrong mask"
+
+
+@pytest.mark.parametrize("shape", [(128, 128, 24), (48, 96, 28)])
+@pytest.mark.parametrize("step", [(1, 0), (-1, 0), (2, 0), (0, 1), (1, 1)])
+def test_masks_that_are_copies_of_one(shape, step):
+    """A double disperser's, moved along either axis: the right ones fit, others and displaced ones do not."""
+    (height, width, bands), (down, right), rng = shape, step, np.random.default_rng(0)
+    base = (rng.random((height + 120, width + 120)) < 0.5).astype(float)
+    places = [(60 + down * c, 60 + right * c) for c in range(bands)]
+    masks = np.stack([base[top : top + height, left : left + width] for top, left in places])
+    i, j = np.mgrid[:height, :width] / height
+    scene = np.stack([0.1 + np.exp(-8 * ((i - 0.4) ** 2 + (j - c / bands) ** 2)) for c in range(bands)])
+    check = check_mask((masks * scene).sum(0), masks, np.zeros(bands))
+    assert check.matches and check.scores["as given"] > 3 * check.chance
+    others = rng.random(masks.shape) < 0.5
+    assert check_mask((others * scene).sum(0), masks, np.zeros(bands)).kind == "wrong mask"
+    moved = check_mask((np.roll(masks, (5, 3), (1, 2)) * scene).sum(0), masks, np.zeros(bands))
+    assert moved.kind == "displaced" and moved.displacement == (5, 3)

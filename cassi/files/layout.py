@@ -8,6 +8,8 @@ from cassi.errors import InputError
 from cassi.files.container import Container, Entry
 from cassi.optics.geometry import DEFAULT_STEP, Shifts, _whole, as_shifts
 
+DARK = 1e-4  # of the largest value of a mask: what is darker is dark
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -66,22 +68,72 @@ def match_layout(
     raise InputError(text)
 
 
+def displacements(masks: np.ndarray) -> np.ndarray | None:
+    """The columns (C,) by which the bands of a stack (C, H, W') are displaced, read off what is dark beside them.
+
+    Dark are columns of one value, that of most such columns (0, or a background). If the lit parts of all bands are
+    equally wide, their places are the displacements; else, as with masks whose outer columns are closed, those of one
+    whole step for all bands, the median of the steps of both edges. None if the bands are not displaced.
+
+    Example:
+        >>> displacements(np.array([[[1, 1, 0, 0]], [[0, 1, 1, 0]], [[0, 0, 1, 1]]]).repeat(2, 1) * [[[1], [2]]])
+        array([0, 1, 2])
+    """
+    low, high = masks.min(axis=1), masks.max(axis=1)
+    even = high - low <= DARK * float(np.abs(masks).max())
+    if not even.any():
+        return None
+    values, counts = np.unique(low[even], return_counts=True)
+    lit = ~(even & (np.abs(low - values[counts.argmax()]) <= DARK * float(np.abs(masks).max())))
+    bands = np.flatnonzero(lit.any(axis=1))
+    if bands.size < 2:
+        return None
+    first, last = lit[bands].argmax(axis=1), lit[bands, ::-1].argmax(axis=1)
+    if bands.size == len(masks) and np.ptp(first + last) == 0:
+        return first - first[0] if np.ptp(first) else None
+    steps = [np.median(np.diff(place) / np.diff(bands)) for place in (first, -last)]
+    step = round(float(steps[0]))
+    return step * np.arange(len(masks)) if step and np.ptp(steps) == 0 and step == steps[0] else None
+
+
+def displaced_down(masks: np.ndarray, name: str) -> bool:
+    """Whether the bands of a stack (C, H', W) are displaced along the columns; InputError if along the rows as well."""
+    down = displacements(np.swapaxes(masks, -1, -2)) is not None
+    if down and displacements(masks) is not None:
+        raise InputError(
+            f"the bands of the mask '{name}' are displaced along rows and columns alike; turn mask and measurement so "
+            "that the dispersion runs along the rows"
+        )
+    return down
+
+
 def unshear_mask(
     mask: np.ndarray, stored: np.ndarray | None, step: float | None, named_shift: bool, name: str, notes: list[str]
 ) -> tuple[Shifts, np.ndarray] | None:
     """Turn masks stored as displaced on the detector (C, H, W') into shifts and one mask (C, H, W) per band.
 
-    m_c[i, j] = M_c[i, j + d_c - min d].  The step comes from the file, the user, or is 2 if the name of the mask
-    contains "shift". None if the bands are not displaced (one mask per video frame).
+    m_c[i, j] = M_c[i, j + d_c - min d].  The shifts come from the file, the user, or what is dark in the mask. None if
+    the bands are not displaced (one mask per video frame).
+
+    Raises:
+        InputError: shifts that would cut off light, or a mask named "shift" in which nothing tells them.
     """
-    shifts = stored
+    seen = displacements(mask)
+    shifts = stored if stored is not None or step is None else np.arange(mask.shape[0]) * float(step)
     if shifts is None:
-        if step is None:
-            if not named_shift:
-                return None
-            step = DEFAULT_STEP
-            notes.append(f"'{name}' is as wide as the measurement: a step of {step:g} px is assumed")
-        shifts = np.arange(mask.shape[0]) * float(step)
+        if seen is None and not named_shift:
+            return None
+        if seen is None:
+            raise InputError(
+                f"the mask '{name}' is as wide as the measurement and not dark beside its bands, which would tell how "
+                "far they are displaced; give the step",
+                cures=("step",),
+            )
+        shifts = seen.astype(float)
+        step = float(shifts[1] - shifts[0])
+        notes.append(
+            f"'{name}' is displaced by {np.diff(seen).min():g} to {np.diff(seen).max():g} px from band to band"
+        )
     if stored is not None and stored.size != mask.shape[0]:
         raise InputError(f"the mask '{name}' has {mask.shape[0]} bands, 'shifts' holds {stored.size}")
     offsets = shifts - shifts.min()
@@ -96,9 +148,15 @@ def unshear_mask(
         raise InputError(f"the mask '{name}' of {mask.shape[-1]} columns cannot be displaced by {offsets.max():g}")
     starts = [round(float(offset)) for offset in offsets]
     outside = any(mask[c, :, :s].any() or mask[c, :, s + width :].any() for c, s in enumerate(starts))
+    if outside and seen is not None and not np.array_equal(seen - seen.min(), starts):
+        raise InputError(
+            f"the mask '{name}' lets light through where the shifts {shifts[0]:g}, {shifts[1]:g} ... cut it off; by "
+            f"what is dark in it they are {seen[0]}, {seen[1]} ...; give those, or the step",
+            cures=("step",),
+        )
     bands = np.stack([mask[c, :, s : s + width] for c, s in enumerate(starts)])
     notes.append(
-        f"'{name}' holds the masks as displaced on the detector: band c is cropped at column c * step, {width} columns"
+        f"'{name}' holds the masks as displaced on the detector: band c is cropped at its shift, {width} columns"
         + ("; nonzero values outside are ignored" if outside else "")
     )
     same = all(np.array_equal(bands[0], band) for band in bands[1:])

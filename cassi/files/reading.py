@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from cassi.errors import InputError, Note, one_line
 from cassi.files.atomic import PathLike, file_sha256
 from cassi.files.container import Container, Entry
 from cassi.files.cubes import stack_order
-from cassi.files.layout import Layout, match_layout, unshear_mask
+from cassi.files.layout import Layout, displaced_down, match_layout, unshear_mask
 from cassi.files.names import (
     BAD_PIXELS,
     MASK,
@@ -160,12 +160,16 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
     container.check_readable(entry)
     mask_container.check_readable(mask_entry)
     layout = match_layout(container, entry, mask_container, mask_entry, options.num_bands)
+    array = read_leading(mask_container, mask_entry, layout.mask_axis)
+    shape = tuple(n for i, n in enumerate(entry.shape) if i != layout.stack_axis)
+    as_wide = array.ndim == 3 and array.shape[1:] == shape
+    if as_wide and options.step != 0 and displaced_down(array, mask_entry.name):
+        layout = replace(layout, transposed=True)
     if layout.transposed:
         notes.append("the dispersion runs down the columns: measurement and mask are transposed")
     rows, columns = (n for i, n in enumerate(entry.shape) if i != layout.stack_axis)
     image = (columns, rows) if layout.transposed else (rows, columns)
     marked = _bad_pixel_map(container, options.bad_pixels, image, layout.transposed)
-    array = read_leading(mask_container, mask_entry, layout.mask_axis)
     array = np.swapaxes(array, -1, -2) if layout.transposed else array
     mask, note = mask_to_float32(array, f"{mask_container.path}: '{mask_entry.name}'")
     notes += [note] if note else []

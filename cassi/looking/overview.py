@@ -92,7 +92,7 @@ def _links(path: Path) -> str:
     """The name of a result as a link to its report, if there is one, else to its file."""
     report = path.with_name(f"{path.stem.removesuffix('_cube')}_report.html")
     target = report if report.exists() else path
-    return f'<a href="{quote(target.name)}">{escape_text(path.name)}</a>'
+    return f'<a href="{quote(os.fsencode(target.name))}">{escape_text(path.name)}</a>'
 
 
 def _failures(place: Path) -> list[tuple[str, str]]:

@@ -24,6 +24,7 @@ HIGH_PASS = 2.0  # Gaussian width: keeps the detail of a mask, not that of the s
 CONTRAST_RADIUS = 8.0  # over which the contrast of the measurement is normalized [pixel]
 RIDGE = 0.02  # e in R^2; masks of neighboring bands overlap, and it limits the amplification of noise
 NUM_NULLS = 16
+LIKE = 2.0  # times the score by chance, beyond which masks match themselves
 MAX_DISPLACEMENT = 12  # of a mask that is searched for [pixel]
 MATCH = 2.0  # a match scores at least this many times the level of chance
 COARSER_SHARE = 0.9  # the coarsest step that explains this share of the R^2 of step 1 is considered the true one
@@ -105,7 +106,8 @@ def check_mask(
     # displaced by many rows, so that no match is left
     first = min(MAX_DISPLACEMENT + 1, max(1, height // 4))
     far = {int(rows) for rows in np.linspace(first, height - first, NUM_NULLS)} - {0}
-    chance = max(given.score(spectrum, lags, rows) for rows in far)
+    nulls = _unlike(given, masks, width, lags, far) if mask.ndim == 3 else {(rows, 0) for rows in far}
+    chance = max(given.score(spectrum, lags, *place) for place in nulls)
     displacement, score = _best_displacement(given, spectrum, lags)
     if displacement != (0, 0):
         scores[f"displaced by {displacement[0]} rows, {displacement[1]} columns"] = score
@@ -213,8 +215,24 @@ class _Masks:
         explained: np.ndarray = np.maximum((c * np.linalg.solve(self.ridged(lags), c)).sum(axis=0), 0.0)
         return explained * self.thin
 
-    def score(self, spectrum: np.ndarray, lags: np.ndarray, rows: int = 0) -> float:
-        return math.sqrt(self.explained(spectrum, lags, rows)[0])
+    def score(self, spectrum: np.ndarray, lags: np.ndarray, rows: int = 0, columns: int = 0) -> float:
+        return math.sqrt(self.explained(spectrum, lags, rows, (columns,))[0])
+
+
+def _unlike(given: _Masks, masks: np.ndarray, width: int, lags: np.ndarray, far: set[int]) -> set[tuple[int, int]]:
+    """Of displacements by these rows those at which the masks do not match themselves, (rows, columns).
+
+    Masks of different bands may be copies of one, moved along the columns (a double disperser): displaced by as many
+    rows they match. Seen in the snapshot of a white scene, sum_c m_c(. - d_c), in place of y. Where copies lie at all
+    rows, the masks are displaced by columns, too.
+    """
+    phase = np.exp(-2j * np.pi * lags[:, None] * given.frequency)
+    white = sum(np.fft.rfft(m, width) * p for m, p in zip(masks, phase, strict=True)).astype(np.complex64)
+    scores = {(rows, 0): given.score(white, lags, rows) for rows in far}
+    if min(scores.values()) > given.score(white, lags) / (2 * MATCH):
+        aside = masks.shape[-1] // 4
+        scores |= {(rows, aside): given.score(white, lags, rows, aside) for rows in far}
+    return {place for place, score in scores.items() if score <= LIKE * min(scores.values())}
 
 
 def _best_displacement(given: _Masks, spectrum: np.ndarray, lags: np.ndarray) -> tuple[tuple[int, int], float]:

@@ -16,6 +16,7 @@ from cassi.calibration.found_camera import FoundCamera
 from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import Plan
 from cassi.errors import InputError, one_line
+from cassi.files.layout import displaced_down, unshear_mask
 from cassi.files.options import ReadOptions
 from cassi.files.scenes import read_scene
 from cassi.files.spectrum_files import Spectrum, read_spectrum
@@ -263,7 +264,16 @@ def _from_arrays(measurement: Array, mask: Array | None, settings: Settings) -> 
             f"the mask holds only negative values, down to {mask_array.min():g}; a mask transmits, expected 0 to 1"
         )
     notes: list[str] = []
-    shifts = infer_shifts(y_array.shape, mask_array.shape, *_geometry(settings), notes)
+    stored, step, num_bands = _geometry(settings)
+    sheared = None
+    if mask_array.ndim == 3 and mask_array.shape[1:] == y_array.shape[-2:] and step != 0:
+        if displaced_down(mask_array, "mask"):
+            raise InputError("the bands of the mask are displaced down the columns; transpose mask and measurement")
+        sheared = unshear_mask(mask_array, stored, step, False, "mask", notes)
+    if sheared is None:
+        shifts = infer_shifts(y_array.shape, mask_array.shape, stored, step, num_bands, notes)
+    else:
+        shifts, mask_array = sheared
     y = np.array(y_array, np.float32, order="C")
     return Measurement(y=y, mask=mask_array, shifts=shifts, unit="as the measurement", notes=tuple(notes))
 
