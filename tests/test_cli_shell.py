@@ -6,7 +6,9 @@ import os
 import sys
 
 import h5py
+import numpy as np
 import pytest
+import scipy.io
 import torch
 
 import cassi
@@ -65,3 +67,18 @@ def test_streams_that_work_are_left_alone(capsys):
         assert sys.stdout is before
         print("Ω")
     assert capsys.readouterr().out == "Ω\n"
+
+
+@pytest.mark.parametrize("count", ["--num-bands", "--shots"])
+def test_simulate_reads_masks_in_the_axes_of_their_format(tmp_path, count):
+    """Fewer rows than masks, and as many columns: the number of bands or shots tells."""
+    masks = np.random.default_rng(0).random((6, 4, 5)).astype(np.float32)
+    scipy.io.savemat(tmp_path / "m.mat", {"mask": masks.transpose(1, 2, 0)})
+    np.savez(tmp_path / "m.npz", mask=masks)
+    more = ["--num-bands", "3", "--step", "0"] if count == "--shots" else ["--step", "0"]
+    for name in ("m.mat", "m.npz"):
+        out = str(tmp_path / f"{name}{count}.h5")
+        assert main(["simulate", "--mask", str(tmp_path / name), count, "6", *more, "--output", out]) == 0
+        with h5py.File(out) as file:
+            found = file["mask"][:]
+        assert np.array_equal(found.reshape(masks.shape), masks)

@@ -1,6 +1,7 @@
 """Frames one at a time, the scale they share, and the description of files."""
 
 import logging
+import struct
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -128,6 +129,101 @@ def test_files_read_at_once_leave_the_log_as_it_was(tmp_path, monkeypatch):
         log.warning("of this file")
     log.warning("later")
     assert told == ["of another thread", "later"]
+
+
+@pytest.mark.parametrize("options", [{}, {"compression": "zlib"}, {"description": "a"}, {"bigtiff": True}])
+@pytest.mark.parametrize("at_once", [1, 4])
+def test_tiff_pages_that_were_appended_are_one_stack(tmp_path, options, at_once):
+    for start in range(0, len(STACK), at_once):
+        frames = STACK[start : start + at_once].squeeze()
+        tifffile.imwrite(tmp_path / "run.tif", frames, append=True, photometric="minisblack", **options)
+    m = read_measurement(tmp_path / "run.tif", mask=MASK)
+    assert np.array_equal(np.rint(m.y * 255), STACK) and m.shifts == (0, 2, 4, 6)
+    one = read_measurement(tmp_path / "run.tif", mask=MASK, frames=7, levels=Levels(bit_depth=8))
+    assert np.array_equal(one.y, STACK[7] / np.float32(255))
+    tifffile.imwrite(tmp_path / "run.tif", STACK[0, :4], append=True)
+    with pytest.raises(InputError, match=r"unequal size or kind .*\(8, 14\).*\(4, 14\)"):
+        read_measurement(tmp_path / "run.tif", mask=MASK)
+
+
+@pytest.mark.parametrize(
+    ("bits", "shift", "dtype"),
+    [
+        (12, 0, "u2"),
+        (12, 4, "u2"),
+        (10, 6, "u2"),
+        (14, 2, "u2"),
+        (10, 2, "u2"),
+        (12, 4, "i4"),
+        (12, 4, ">u2"),
+        (8, 8, "u2"),
+    ],
+)
+def test_counts_at_the_top_of_a_larger_type(tmp_path, bits, shift, dtype):
+    """Full scale is (2^b - 1) 2^k: that becomes 1, and what holds it is saturated."""
+    rng = np.random.default_rng(8)
+    counts = rng.integers(0, 2**bits, (H, 14)).astype(np.int64)
+    counts[2, 3:7] = 2**bits - 1
+    np.save(tmp_path / "y.npy", (counts << shift).astype(dtype))
+    full = (2**bits - 1) << shift
+    for m in (
+        read_measurement(tmp_path / "y.npy", mask=MASK),
+        read_measurement(tmp_path / "y.npy", mask=MASK, levels=Levels(bit_depth=bits)),
+        read_measurement(tmp_path / "y.npy", mask=MASK, levels=shared_levels([tmp_path / "y.npy"], ReadOptions(MASK))),
+    ):
+        assert m.scale == full and m.stored == (0, full)
+        assert np.array_equal(m.bad_pixels, counts == 2**bits - 1)
+        np.testing.assert_allclose(m.y, counts / (2**bits - 1), rtol=1e-6)
+
+
+def test_whole_floats_are_saturated_where_counts_are(tmp_path):
+    """But keep their unit: 12 bits in doubles."""
+    counts = np.random.default_rng(8).integers(0, 4096, (H, 14)).astype(float)
+    counts[2, 3:7] = 4095
+    for values, bad in ((counts, 4), (counts + 0.5, 0), (np.minimum(counts, 4094), 0)):
+        np.save(tmp_path / "y.npy", values)
+        m = read_measurement(tmp_path / "y.npy", mask=MASK)
+        assert m.scale == 1 and np.array_equal(m.y, values.astype(np.float32))
+        assert (0 if m.bad_pixels is None else m.bad_pixels.sum()) == bad
+
+
+@pytest.mark.parametrize("unit", [1.0, 4095.0])
+def test_a_folder_has_one_unit(tmp_path, unit):
+    """Whole numbers beside floats, as counts or as fractions of full scale: one scene, one level."""
+    rng = np.random.default_rng(9)
+    counts = rng.integers(100, 4000, (3, H, 14))
+    np.save(tmp_path / "a.npy", counts[0].astype(np.uint16))
+    np.save(tmp_path / "b.npy", (counts[1] + 0.25) / unit)
+    np.save(tmp_path / "c.npy", counts[2].astype(np.int32))
+    files = [tmp_path / f"{name}.npy" for name in "abc"]
+    levels = shared_levels(files, ReadOptions(mask=MASK))
+    read = [read_measurement(file, mask=MASK, levels=levels).y.mean() for file in files]
+    np.testing.assert_allclose(read, counts.mean((1, 2)) / unit, rtol=1e-3)
+
+
+def whole_doubles(path, **arrays):
+    """As MATLAB itself writes doubles that happen to be whole: as 16-bit integers."""
+
+    def element(kind, data):
+        return struct.pack("<II", kind, len(data)) + data + bytes(-len(data) % 8)
+
+    with open(path, "wb") as file:
+        file.write(b"MATLAB 5.0 MAT-file".ljust(124) + b"\x00\x01IM")
+        for name, values in arrays.items():
+            whole = np.array_equal(values, np.rint(values))
+            parts = element(6, struct.pack("<II", 6, 0)) + element(5, struct.pack("<2i", *values.shape))
+            parts += element(1, name.encode())
+            parts += element(4, values.astype("<u2").tobytes("F")) if whole else element(9, values.tobytes("F"))
+            file.write(element(14, parts))
+    return path
+
+
+def test_a_double_is_a_double_whether_it_is_whole_or_not(tmp_path):
+    y = np.random.default_rng(10).integers(0, 4000, (H, 14)).astype(float)
+    whole = read_measurement(whole_doubles(tmp_path / "a.mat", meas=y), mask=MASK)
+    other = read_measurement(whole_doubles(tmp_path / "b.mat", meas=y + 0.5), mask=MASK)
+    np.testing.assert_allclose(whole.y + 0.5, other.y)
+    assert whole.unit == other.unit == "as in the file"
 
 
 OF_IMAGEJ = {"imagej": True, "truncate": True}

@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 import pytest
 import scipy.io
+import torch
 from cases import write_h5
 from messages import check_words, refuses
 from PIL import Image
@@ -213,6 +214,50 @@ def test_nothing_outside_the_file_is_read(tmp_path, way_out):
         raw = file.create_group("raw")
         raw["self"] = raw  # a circle of hard links
     check_words(one_line(read_measurement, tmp_path / "m.h5"))
+
+
+def filtered(path):
+    """Bitshuffle, as detectors write it, which h5py alone has not."""
+    with h5py.File(path, "w") as file:
+        plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        plan.set_chunk(Y.shape)
+        plan.set_filter(32008, h5py.h5z.FLAG_OPTIONAL, (0, 2))
+        space = h5py.h5s.create_simple(Y.shape)
+        h5py.h5d.create(file.id, b"measurement", h5py.h5t.NATIVE_FLOAT, space, plan).write_direct_chunk(
+            (0, 0), b"x" * 9
+        )
+        file["mask"] = MASK
+
+
+def zipped(path):
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("a.tif", b"II*\0")
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "what"),
+    [
+        ("pointer.mat", b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 4878\n", "git lfs pull"),
+        ("page.h5", b"<!DOCTYPE html><html>log in</html>", "a web page"), ("a.tif.gz", b"\x1f\x8b\x08", "unpack it"),
+        ("cube.nc", b"CDF\x01" + bytes(40), "NetCDF 3"), ("image.fits", b"SIMPLE  =   T", "FITS"),
+        ("old.mat", lambda p: scipy.io.savemat(p, {"mask": MASK}, format="4"), "MATLAB v4 file; load it and save it"),
+        ("weights.pt", lambda p: torch.save(torch.ones(4), p), "a PyTorch file; save its array with numpy.save"),
+        ("old.pth", lambda p: torch.save(torch.ones(4), p, _use_new_zipfile_serialization=False), "a Python pickle"),
+        ("frames.zip", zipped, r"a zip archive without arrays, of a.tif"),
+        ("b.h5", filtered, "compressed by the HDF5 filter 32008.*install the package hdf5plugin"),
+    ],
+)  # fmt: skip
+def test_whole_files_that_are_not_what_they_seem(tmp_path, name, write, what):
+    path = tmp_path / name
+    path.write_bytes(write) if isinstance(write, bytes) else write(path)
+    with pytest.raises(InputError, match=what) as caught:
+        read_measurement(path, mask=MASK)
+    assert "damaged" not in str(caught.value)
+
+
+def test_octave_and_others_write_v4_in_either_byte_order(tmp_path):
+    (tmp_path / "a.mat").write_bytes(struct.pack(">5i", 1000, 2, 2, 0, 5) + b"mask\0" + np.ones(4, ">f8").tobytes())
+    assert "MATLAB v4" in one_line(open_container, tmp_path / "a.mat")
 
 
 def test_bombs_are_refused(tmp_path):

@@ -1,17 +1,22 @@
 """Reading measurements and cubes: keys, axes, geometry, counts, each against hand-made files and numbers."""
 
 import hashlib
+import re
 
 import h5py
 import numpy as np
 import pytest
 import scipy.io
+import torch
 from cases import write_h5
 from messages import check_words, refuses
 
 from cassi.files import Levels, read_cube, read_measurement
 from cassi.files.scaling import plan_counts
+from cassi.files.wavelength_files import parse_wavelengths
 from cassi.optics.geometry import infer_shifts
+from cassi.optics.measurement import Measurement
+from cassi.running.evidence import of_measurement
 from cassi.running.preparing import load
 from cassi.running.request import Request
 
@@ -408,3 +413,140 @@ def test_smem_and_kaist_and_cave_open(shared_data):
     assert cloth.shape == (31, 256, 256)
     assert feathers.shape == (31, 150, 150)
     assert cloth.max() == pytest.approx(50642 / 65535)
+
+
+PACKED = {"scale_factor": np.float32(0.25), "add_offset": 10.0, "_FillValue": np.int16(-32768)}
+
+
+@pytest.mark.parametrize("missing", [PACKED, PACKED | {"_FillValue": [-32768], "missing_value": [-32768, -32767]}])
+def test_packed_numbers_are_unpacked(tmp_path, arrays, missing):
+    """As netCDF4 and xarray store them: value = scale_factor * stored + add_offset; missing ones are bad pixels."""
+    stored = np.random.default_rng(1).integers(0, 4000, (H, DETECTOR)).astype(np.int16)
+    stored[2, 3] = -32768
+    path = write_h5(
+        tmp_path / "m.nc", measurement=stored, mask=(arrays["mask"] * 100).astype(np.int16), wl=[0, 1, 2, 3]
+    )
+    with h5py.File(path, "a") as file:
+        file["measurement"].attrs.update(missing)
+        file["mask"].attrs["scale_factor"] = 0.01
+        file["wl"].attrs.update({"scale_factor": 50, "add_offset": 450})
+    m = read_measurement(path)
+    expected = stored * 0.25 + 10
+    expected[2, 3] = 0
+    np.testing.assert_allclose(m.y, expected, rtol=1e-6)
+    assert np.argwhere(m.bad_pixels).tolist() == [[2, 3]] and m.scale == 1
+    np.testing.assert_allclose(m.mask, np.floor(arrays["mask"] * 100) / 100, rtol=1e-6)
+    assert m.wavelengths.tolist() == [450, 500, 550, 600]
+    with h5py.File(path, "a") as file:
+        file["mask"].attrs["_FillValue"] = file["mask"][0, 0]
+    with pytest.raises(InputError, match="values that are NaN"):
+        read_measurement(path)
+
+
+def test_counts_with_a_fill_value_stay_counts(tmp_path, arrays):
+    stored = np.random.default_rng(1).integers(0, 4000, (2, H, DETECTOR)).astype(np.uint16)
+    stored[0, 2, 3], stored[1, 5, 6], stored[0, 1, 1] = 65535, 65535, 4095
+    path = write_h5(tmp_path / "m.nc", measurement=stored, mask=arrays["mask"], signed=stored.astype(np.int16))
+    with h5py.File(path, "a") as file:
+        file["measurement"].attrs["_FillValue"] = np.uint16(65535)
+        file["measurement"].attrs["axes"] = "NHW"
+        file["signed"].attrs.update({"_Unsigned": "true", "valid_max": np.uint16(4095), "axes": "NHW"})
+    for key in ("measurement", "signed"):
+        m = read_measurement(path, key=key)
+        known = np.where(stored == 65535, 0, stored)
+        np.testing.assert_allclose(m.y, known / 4095, rtol=1e-6)
+        assert sorted(map(tuple, np.argwhere(m.bad_pixels))) == [(1, 1), (2, 3), (5, 6)]  # saturated, missing
+        assert read_measurement(path, key=key, frames=1).bad_pixels.sum() == 1
+
+
+def scene(dtype, scale):
+    """A video snapshot and its truth, both in the unit `scale`, y = sum m x by hand."""
+    rng = np.random.default_rng(11)
+    masks = rng.random((C, H, W)) < 0.5
+    cube = (scale * (0.2 + 0.8 * rng.random((C, H, W)))).astype(dtype)
+    return masks.astype(np.uint8), cube, np.einsum("chw,chw->hw", masks, cube.astype(float))
+
+
+@pytest.mark.parametrize("exposure", [1.0, 0.01, 300.0])
+@pytest.mark.parametrize(
+    ("dtype", "scale", "stored"), [("u1", 255, "u2"), ("u1", 255, "f8"), ("f4", 1, "f4"), ("u2", 900, "f4")]
+)
+def test_truth_and_snapshot_share_a_unit(tmp_path, dtype, scale, stored, exposure):
+    """Whatever the file keeps them in: the camera turns the truth that is read into the snapshot that is read."""
+    masks, cube, y = scene(dtype, scale)
+    exposure = 1.0 if stored == "u2" else exposure
+    scipy.io.savemat(
+        tmp_path / "m.mat",
+        {"meas": (exposure * y).astype(stored), "mask": np.moveaxis(masks, 0, 2), "orig": np.moveaxis(cube, 0, 2)},
+    )
+    m = read_measurement(tmp_path / "m.mat", step=0)
+    np.testing.assert_allclose((m.mask * m.cube).sum(0), m.y, rtol=2e-3, atol=1e-3 * m.y.max())
+    assert any("in another unit" in note for note in m.notes) == (exposure != 1)
+
+
+def test_texts_of_other_encodings(tmp_path):
+    """Byte order marks and UTF-16, as Windows writes them, in lists of wavelengths."""
+    text = "nm\r\n450\r\n500\r\n550.5\r\n"
+    encodings = ("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32")
+    for encoding in encodings:
+        (tmp_path / "w.txt").write_bytes(text.encode(encoding))
+        assert parse_wavelengths(str(tmp_path / "w.txt"), 3).tolist() == [450, 500, 550.5], encoding
+        (tmp_path / "w.csv").write_bytes(text.removeprefix("nm").encode(encoding))
+        assert parse_wavelengths(str(tmp_path / "w.csv"), 3).tolist() == [450, 500, 550.5], encoding
+
+
+def test_one_truth_is_that_of_its_snapshots_alone(tmp_path):
+    masks, _, _ = scene("f4", 1)
+    rng = np.random.default_rng(12)
+    cubes = rng.random((3, C, H, W)).astype(np.float32)
+    y = np.einsum("chw,nchw->nhw", masks, cubes)
+    path = write_h5(tmp_path / "m.h5", measurement=y, mask=masks, truth=cubes[1])
+    assert np.array_equal(read_measurement(path, step=0, frames=1).cube, cubes[1])
+    for frames in (0, -1, None, slice(0, 2)):
+        m = read_measurement(path, step=0, frames=frames)
+        assert m.cube is None and any("one truth beside 3 snapshots" in note for note in m.notes)
+    noisy = y[1] + 0.02 * rng.standard_normal((3, *y[1].shape)).astype(np.float32)
+    again = read_measurement(write_h5(tmp_path / "n.h5", measurement=noisy, mask=masks, truth=cubes[1]), step=0)
+    assert np.array_equal(again.cube, cubes[1])  # one scene, three times
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int64])
+def test_a_mask_of_integers_is_a_transmission_as_an_array_too(tmp_path, arrays, dtype):
+    mask = (np.random.default_rng(2).random((H, W)) < 0.5) * dtype(100)
+    np.save(tmp_path / "y.npy", arrays["measurement"])
+    ways = [
+        load(arrays["measurement"], mask, Request()),
+        load(torch.tensor(arrays["measurement"]), torch.tensor(mask), Request()),
+        load(Measurement(arrays["measurement"], mask, (0, 2, 4, 6)), None, Request()),
+        load(tmp_path / "y.npy", mask, Request()),
+        read_measurement(tmp_path / "y.npy", mask=mask),
+    ]
+    for m in ways:
+        assert np.array_equal(m.mask, mask / 100)
+        assert any("integers divided by their maximum 100" in note for note in m.notes)
+    percent = load(arrays["measurement"], mask.astype(float), Request())
+    assert any("largest value is 100, where a transmission is at most 1" in text for text in of_measurement(percent))
+    assert not any("transmission" in text for text in of_measurement(ways[0]))
+
+
+def test_the_value_of_a_plateau_is_that_of_the_file(tmp_path, arrays):
+    """It can be given as the saturation: counts that a camera clips below full scale, under a black level."""
+    counts = np.random.default_rng(3).integers(100, 3000, (H, DETECTOR)).astype(np.uint16)
+    counts[:, 5] = 3456
+    np.save(tmp_path / "y.npy", counts)
+    for values in (counts, counts / np.float32(777)):
+        np.save(tmp_path / "y.npy", values)
+        m = read_measurement(tmp_path / "y.npy", mask=arrays["mask"], levels=Levels(black_level=values.min()))
+        (text,) = [text for text in of_measurement(m) if "largest value" in text]
+        saturation = float(re.search(r"largest value, ([0-9.e+]+),", text)[1])
+        levels = Levels(black_level=values.min(), saturation=saturation)
+        again = read_measurement(tmp_path / "y.npy", mask=arrays["mask"], levels=levels)
+        assert np.array_equal(again.bad_pixels, counts == 3456)
+
+
+@pytest.mark.parametrize(("given", "words"), [("650:450:4", "in reverse order"), ("450:700:4", "off by up to 50 nm")])
+def test_wavelengths_that_replace_those_of_the_file_are_noted(tmp_path, arrays, given, words):
+    path = write_h5(tmp_path / "m.h5", wavelengths=np.linspace(450, 650, 4), **arrays)
+    assert any(words in note for note in read_measurement(path, wavelengths=given).notes)
+    for same in ("450:650:4", None):
+        assert not any("replace" in note for note in read_measurement(path, wavelengths=same).notes)

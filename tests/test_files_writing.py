@@ -225,3 +225,20 @@ def test_a_sequence_is_gathered_whole(tmp_path):
     with refuses():
         gather_cubes(tmp_path / "second.h5", [frames[0], small])
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_every_array_of_a_matlab_file_has_the_axes_of_matlab(tmp_path):
+    """Rows, columns, bands or frames: cube and truth alike; what is read back is what was written."""
+    cube = np.random.default_rng(0).random((2, 3, 5, 4)).astype(np.float32)
+    other = {"truth": cube + 1, "measurement": cube[:, 0], "residual": cube[0, 0]}
+    for path, values in ((tmp_path / "a.mat", cube), (tmp_path / "b.mat", cube[0])):
+        given = other if values.ndim == 4 else {"truth": values + 1, "uncertainty": values / 2}
+        write_cube(path, values, datasets=given)
+        stored = scipy.io.loadmat(path)
+        order = (2, 3, 1, 0) if values.ndim == 4 else (1, 2, 0)
+        assert np.array_equal(stored["cube"], values.transpose(order))
+        assert np.array_equal(stored["truth"], given["truth"].transpose(order))
+        assert np.array_equal(read_cube(path)[0], values)
+        assert np.array_equal(read_cube(path, key="truth")[0], given["truth"])
+    assert scipy.io.loadmat(tmp_path / "a.mat")["measurement"].shape == (5, 4, 2)
+    assert scipy.io.loadmat(tmp_path / "a.mat")["residual"].shape == (5, 4)

@@ -14,9 +14,8 @@ from cassi.cli.options import check, options_of
 from cassi.cli.places import check_files
 from cassi.cli.shell import command_line, say
 from cassi.errors import InputError, one_line
-from cassi.files import open_container, read_cube, write_measurement
-from cassi.files.names import MASK, pick
-from cassi.files.scaling import mask_to_float32
+from cassi.files import read_cube, write_measurement
+from cassi.files.cubes import read_mask
 from cassi.files.wavelength_files import parse_wavelengths
 from cassi.optics.measurement import Measurement
 from cassi.photograph.file import write_side_picture
@@ -52,7 +51,7 @@ def run_scene(args: argparse.Namespace) -> int:
     scene_source, mask_source, noise_source, side_source = (
         torch.Generator().manual_seed((args.seed % 2**32) * 4 + k) for k in range(4)
     )
-    mask = None if args.mask in MASK_KINDS else read_mask(args.mask)
+    mask = None if args.mask in MASK_KINDS else load_mask(args)
     cube, wavelengths = make_cube(args, None if mask is None else mask.shape[-2:], scene_source)
     if args.truth_bits is not None:
         if not 1 <= args.truth_bits <= 20:
@@ -152,13 +151,11 @@ def make_cube(
     return torch.from_numpy(values.copy()), wavelengths
 
 
-def read_mask(path: str) -> torch.Tensor:
-    """A coded aperture (H, W) or (C, H, W) from a file."""
-    if not Path(path).exists():
-        raise InputError(f"--mask {path}: neither {', '.join(MASK_KINDS)} nor a file")
-    container = open_container(Path(path))
-    entry, _ = pick(container, MASK, "mask")
-    return torch.from_numpy(mask_to_float32(container.read(entry), f"{path}: '{entry.name}'")[0])
+def load_mask(args: argparse.Namespace) -> torch.Tensor:
+    """A coded aperture (H, W), or (C, H, W) or (K, H, W), one per band or shot, from a file."""
+    if not Path(args.mask).exists():
+        raise InputError(f"--mask {args.mask}: neither {', '.join(MASK_KINDS)} nor a file")
+    return torch.from_numpy(read_mask(args.mask, count=args.shots if args.shots > 1 else args.num_bands))
 
 
 def make_masks(

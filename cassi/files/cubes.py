@@ -7,9 +7,9 @@ import numpy as np
 
 from cassi.errors import InputError
 from cassi.files.container import Container, Entry
-from cassi.files.names import TRUTH, WAVELENGTHS, find, pick
+from cassi.files.names import MASK, TRUTH, WAVELENGTHS, find, pick
 from cassi.files.opening import open_container
-from cassi.files.scaling import band_axis, scale_cube
+from cassi.files.scaling import band_axis, mask_to_float32, scale_cube
 from cassi.optics.wavelengths import check_wavelengths
 
 
@@ -61,3 +61,24 @@ def stack_order(container: Container, entry: Entry) -> tuple[int, ...]:
     if entry.axes is not None and sorted(entry.axes) == sorted("NCHW"):
         return tuple(entry.axes.index(letter) for letter in "NCHW")
     return (3, 2, 0, 1) if container.bands_last else (0, 1, 2, 3)
+
+
+def read_mask(path: str | os.PathLike[str], *, key: str | None = None, count: int | None = None) -> np.ndarray:
+    """Read a coded aperture, (H, W), or a stack of them (C, H, W), one per band or shot, float32 [transmission].
+
+    Args:
+        path: file of any supported format.
+        key: name of the array; by default one of the usual ones, or the only image in the file.
+        count: how many masks there must be, if known: it may tell which axis counts them.
+
+    Raises:
+        InputError: missing file or array, or values that are no transmission.
+    """
+    container = open_container(Path(path))
+    entry, _ = pick(container, MASK, "mask", key)
+    values = container.read(entry)
+    if values.ndim == 3:
+        axis = band_axis(container, entry, num_bands=count)
+        axis = band_axis(container, entry) if axis is None else axis
+        values = np.moveaxis(values, axis or 0, 0)
+    return mask_to_float32(values, f"{path}: '{entry.name}'")[0]

@@ -5,6 +5,7 @@ from pathlib import Path
 from cassi.errors import InputError, one_line
 from cassi.files.atomic import PathLike
 from cassi.files.container import Container
+from cassi.files.formats.foreign import foreign
 from cassi.files.formats.hdf5 import open_hdf5
 from cassi.files.formats.table import FORMATS
 from cassi.files.names import role_of
@@ -24,7 +25,7 @@ def open_container(path: PathLike) -> Container:
     path = Path(path)
     try:
         with path.open("rb") as file:
-            head = file.read(32)
+            head = file.read(64)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: {str(getattr(error, 'strerror', error)).lower()}") from error
     if not head:
@@ -32,6 +33,8 @@ def open_container(path: PathLike) -> Container:
     for known in FORMATS:
         if head.startswith(known.signatures):
             return known.read(path)
+    if (other := foreign(head)) is not None:
+        raise InputError(f"{path}: this is {other}")
     if h5py.is_hdf5(path):  # after a user block, as in MATLAB v7.3
         return open_hdf5(path)
     names = ", ".join(known.name for known in FORMATS)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -28,13 +29,13 @@ from cassi.files.names import (
 from cassi.files.opening import open_container
 from cassi.files.options import MAX_BANDS, Levels, ReadOptions
 from cassi.files.scaling import band_axis, digits, mask_to_float32, plan_counts, read_leading, scale_cube, to_float32
-from cassi.files.wavelength_files import parse_wavelengths
+from cassi.files.wavelength_files import differing, parse_wavelengths
 from cassi.optics.geometry import Shifts, infer_shifts
 from cassi.optics.measurement import Measurement
 from cassi.optics.outliers import without_impulses
 from cassi.optics.wavelengths import check_wavelengths
 
-MAX_RATIO = 3.0  # of the light of a truth to that of its snapshot, from which on it is in another unit
+MAX_RATIO = 2.0  # of the light of a truth to that of its snapshot, from which on it is in another unit
 ALIKE = 1.1  # ... from which on it may be
 
 
@@ -305,14 +306,20 @@ def _geometry(
 def _wavelengths(
     container: Container, mask_container: Container, given: str | np.ndarray | None, num_bands: int, notes: list[str]
 ) -> np.ndarray | None:
-    if isinstance(given, str):
-        return parse_wavelengths(given, num_bands)
+    found = ((source, find(source, WAVELENGTHS)) for source in (container, mask_container))
+    source, entry = next((one for one in found if one[1] is not None), (container, None))
     if given is not None:
-        return check_wavelengths(given, num_bands, "wavelengths")
-    for source in (container, mask_container):
-        entry = find(source, WAVELENGTHS)
-        if entry is not None:
-            return check_wavelengths(source.read(entry), num_bands, f"{source.path}: '{entry.name}'")
+        chosen = (
+            parse_wavelengths(given, num_bands)
+            if isinstance(given, str)
+            else check_wavelengths(given, num_bands, "wavelengths")
+        )
+        with suppress(InputError):  # what the file holds is not used
+            stored = None if entry is None else check_wavelengths(source.read(entry), num_bands, entry.name)
+            notes += differing(chosen, stored)
+        return chosen
+    if entry is not None:
+        return check_wavelengths(source.read(entry), num_bands, f"{source.path}: '{entry.name}'")
     notes.append("wavelengths unknown: bands are numbered")
     return None
 

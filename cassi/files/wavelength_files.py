@@ -1,5 +1,6 @@
 """Wavelengths as given by the user: a preset, a range, a list, a file."""
 
+import codecs
 import math
 import os
 from pathlib import Path
@@ -12,6 +13,14 @@ from cassi.files.opening import open_container
 from cassi.optics.wavelengths import PRESETS, check_wavelengths
 
 MAX_TEXT_BYTES = 1 << 20
+MAX_ROUNDING = 1.0  # [nm] between lists of wavelengths that are the same
+BYTE_ORDER_MARKS = (  # the longer first
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+    (codecs.BOM_UTF8, "utf-8"),
+)
 
 
 def parse_wavelengths(text: str, num_bands: int | None, *, of: str = "bands") -> np.ndarray | None:
@@ -67,12 +76,34 @@ def _parse_range(text: str) -> np.ndarray:
     return np.linspace(start, stop, int(count))
 
 
+def differing(given: np.ndarray | None, stored: np.ndarray | None) -> list[str]:
+    """A note where wavelengths that were given (C,) [nm] are not those that the file states (C,); the given count."""
+    if given is None or stored is None or np.abs(given - stored).max() <= MAX_ROUNDING:
+        return []
+    reverse = np.abs(given - stored[::-1]).max() <= MAX_ROUNDING
+    ranges = [f"{values[0]:g} to {values[-1]:g} nm" for values in (given, stored)]
+    how = "in reverse order" if reverse else f"off by up to {np.abs(given - stored).max():.3g} nm"
+    return [
+        f"the wavelengths given, {ranges[0]}, replace those of the file, {ranges[1]}: {how}; the bands stay in place"
+    ]
+
+
+def _decode(data: bytes) -> str:
+    """The text of a file: UTF-8, or what a byte order mark says; UTF-16 without one shows in its zeros."""
+    for mark, name in BYTE_ORDER_MARKS:
+        if data.startswith(mark):
+            return data.removeprefix(mark).decode(name, errors="replace")
+    zeros = [data[start::2].count(0) for start in (0, 1)]
+    name = "utf-8" if max(zeros) < len(data) / 8 else "utf-16-be" if zeros[0] > zeros[1] else "utf-16-le"
+    return data.decode(name, errors="replace")
+
+
 def read_table(path: Path, expected: str) -> list[list[float]]:
     """The numbers of a short text file by line, separated by blanks, commas or semicolons; headings are skipped."""
     if path.stat().st_size > MAX_TEXT_BYTES:
         raise InputError(f"{path}: {path.stat().st_size} bytes, expected a short list of numbers")
     rows: list[list[float]] = []
-    for line in path.read_text(errors="replace").splitlines():
+    for line in _decode(path.read_bytes()).splitlines():
         try:
             row = [float(word) for word in line.replace(",", " ").replace(";", " ").split()]
         except ValueError:

@@ -7,7 +7,7 @@ from typing import IO
 import numpy as np
 from numpy.lib import format as npy
 
-from cassi.errors import InputError
+from cassi.errors import InputError, one_line
 from cassi.files.container import Container, Entry, Selection, damage_as_input_error
 
 
@@ -26,10 +26,16 @@ def open_npz(path: Path) -> Container:
     """Open a .npz file as a `Container`; only headers are read at first, data on demand."""
     entries = []
     with damage_as_input_error(path, ".npz"), zipfile.ZipFile(path) as archive:
-        for name in archive.namelist():
+        names = archive.namelist()
+        for name in names:
             if name.endswith(".npy"):
                 with archive.open(name) as file:
                     entries.append(_header(name.removesuffix(".npy"), file))
+    if names and not entries:
+        if any(name.endswith("data.pkl") for name in names):
+            raise InputError(f"{path}: this is a PyTorch file; save its array with numpy.save")
+        shown = ", ".join(one_line(name, 40) for name in names[:3])
+        raise InputError(f"{path}: this is a zip archive without arrays, of {shown} ...; unpack it first")
 
     def read(entry: Entry, picked: Selection) -> np.ndarray:
         with zipfile.ZipFile(path) as archive, archive.open(entry.name + ".npy") as file:

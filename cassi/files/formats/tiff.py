@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cassi.errors import InputError
+from cassi.errors import InputError, one_line
 from cassi.files.container import Container, CubeContent, Entry, Selection, damage_as_input_error
 
 KNOWN_COMPRESSION = {1, 5, 8, 32773, 32946}  # none, LZW, deflate (two codes), PackBits; others need rare codecs
@@ -30,14 +30,22 @@ def open_tiff(path: Path) -> Container:
             file.
     """
     with damage_as_input_error(path, "TIFF"), _open(path) as tiff:
-        page, series = tiff.pages.first, tiff.series[0]
-        _check(path, page)
-        if len(tiff.series) > 1:
-            raise InputError(f"{path}: pages of unequal size or kind; save frames of one size as a plain TIFF stack")
-        axes, dtype, bits = series.axes.translate(LETTERS), np.dtype(series.dtype), int(page.bitspersample)
+        series = tiff.series[0]
+        page, shape, axes = series.keyframe, tuple(int(n) for n in series.shape), series.axes.translate(LETTERS)
+        for one in tiff.series:
+            _check(path, one.keyframe)
+        if len(tiff.series) > 1:  # pages that were appended one by one
+            kinds = {(tuple(one.shape[-2:]), str(one.dtype)): None for one in tiff.series}
+            if len(kinds) > 1 or any(_pages_of(one) != len(one.pages) for one in tiff.series):
+                raise InputError(
+                    f"{path}: pages of unequal size or kind ({one_line(list(kinds), 120)}); save frames of one size as "
+                    "a plain TIFF stack"
+                )
+            shape, axes = (sum(map(_pages_of, tiff.series)), *shape[-2:]), "NHW"
+        dtype, bits = np.dtype(series.dtype), int(page.bitspersample)
         entry = Entry(
             "pages",
-            tuple(int(n) for n in series.shape),
+            shape,
             dtype,
             axes=axes if len(axes) > 2 and set(axes) <= set("NCHW") and len(set(axes)) == len(axes) else None,
             bits=bits if bits < dtype.itemsize * 8 else None,
@@ -53,16 +61,22 @@ def open_tiff(path: Path) -> Container:
             return wavelengths
         with _open(path) as tiff:
             series = tiff.series[0]
+            pages = [page for one in tiff.series for page in one.pages]
             rank = len(entry.shape) - len(series.keyframe.shape)
-            if np.prod(entry.shape[:rank], dtype=int) != len(series.pages):  # all in one page, as ImageJ may store them
+            if np.prod(entry.shape[:rank], dtype=int) != len(pages):  # all in one page, as ImageJ may store them
                 return np.asarray(series.asarray()).reshape(entry.shape)[picked]
-            numbers = np.arange(len(series.pages)).reshape(entry.shape[:rank])[picked[:rank]]
+            numbers = np.arange(len(pages)).reshape(entry.shape[:rank])[picked[:rank]]
             out = np.empty((numbers.size, *series.keyframe.shape), dtype=entry.dtype)
             for values, number in zip(out, numbers.reshape(-1), strict=True):
-                values[...] = series.pages[int(number)].asarray()
+                values[...] = pages[int(number)].asarray()
         return out.reshape(*numbers.shape, *out.shape[1:])[(slice(None),) * rank + picked[rank:]]
 
     return Container(path, "TIFF", tuple(entries), read)
+
+
+def _pages_of(series: Any) -> int:
+    """The frames of a series, which need not be pages of the file."""
+    return int(np.prod(series.shape[:-2], dtype=int))
 
 
 @contextmanager
