@@ -16,9 +16,9 @@ from cassi.files.scaling import plan_counts
 from cassi.files.wavelength_files import parse_wavelengths
 from cassi.optics.geometry import infer_shifts
 from cassi.optics.measurement import Measurement
-from cassi.running.evidence import of_measurement
-from cassi.running.preparing import load
-from cassi.running.request import Request
+from cassi.running.concerns import measurement_concerns
+from cassi.running.scene import load
+from cassi.settings import Settings
 
 H, W, C, STEP = 12, 10, 4, 2
 DETECTOR = W + (C - 1) * STEP
@@ -229,10 +229,10 @@ def test_displacements_are_read_off_what_is_dark(tmp_path, kind, shifts, down, f
         np.savez(tmp_path / "m.npz", meas=y, mask3d_shift=stored)
         m = read_measurement(tmp_path / "m.npz")
     elif form == "arrays" and not down:
-        m = load(y, stored, Request())
+        m = load(y, stored, Settings())
     elif form == "arrays":
         with pytest.raises(InputError, match="displaced down the columns; transpose"):
-            load(y, stored, Request())
+            load(y, stored, Settings())
         return
     else:
         m = read_measurement(write_h5(tmp_path / "m.h5", measurement=y, phi=stored))
@@ -515,18 +515,20 @@ def test_a_mask_of_integers_is_a_transmission_as_an_array_too(tmp_path, arrays, 
     mask = (np.random.default_rng(2).random((H, W)) < 0.5) * dtype(100)
     np.save(tmp_path / "y.npy", arrays["measurement"])
     ways = [
-        load(arrays["measurement"], mask, Request()),
-        load(torch.tensor(arrays["measurement"]), torch.tensor(mask), Request()),
-        load(Measurement(arrays["measurement"], mask, (0, 2, 4, 6)), None, Request()),
-        load(tmp_path / "y.npy", mask, Request()),
+        load(arrays["measurement"], mask, Settings()),
+        load(torch.tensor(arrays["measurement"]), torch.tensor(mask), Settings()),
+        load(Measurement(arrays["measurement"], mask, (0, 2, 4, 6)), None, Settings()),
+        load(tmp_path / "y.npy", mask, Settings()),
         read_measurement(tmp_path / "y.npy", mask=mask),
     ]
     for m in ways:
         assert np.array_equal(m.mask, mask / 100)
         assert any("integers divided by their maximum 100" in note for note in m.notes)
-    percent = load(arrays["measurement"], mask.astype(float), Request())
-    assert any("largest value is 100, where a transmission is at most 1" in text for text in of_measurement(percent))
-    assert not any("transmission" in text for text in of_measurement(ways[0]))
+    percent = load(arrays["measurement"], mask.astype(float), Settings())
+    assert any(
+        "largest value is 100, where a transmission is at most 1" in text for text in measurement_concerns(percent)
+    )
+    assert not any("transmission" in text for text in measurement_concerns(ways[0]))
 
 
 def test_the_value_of_a_plateau_is_that_of_the_file(tmp_path, arrays):
@@ -537,7 +539,7 @@ def test_the_value_of_a_plateau_is_that_of_the_file(tmp_path, arrays):
     for values in (counts, counts / np.float32(777)):
         np.save(tmp_path / "y.npy", values)
         m = read_measurement(tmp_path / "y.npy", mask=arrays["mask"], levels=Levels(black_level=values.min()))
-        (text,) = [text for text in of_measurement(m) if "largest value" in text]
+        (text,) = [text for text in measurement_concerns(m) if "largest value" in text]
         saturation = float(re.search(r"largest value, ([0-9.e+]+),", text)[1])
         levels = Levels(black_level=values.min(), saturation=saturation)
         again = read_measurement(tmp_path / "y.npy", mask=arrays["mask"], levels=levels)
