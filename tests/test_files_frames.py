@@ -142,7 +142,7 @@ def test_tiff_pages_that_were_appended_are_one_stack(tmp_path, options, at_once)
     one = read_measurement(tmp_path / "run.tif", mask=MASK, frames=7, levels=Levels(bit_depth=8))
     assert np.array_equal(one.y, STACK[7] / np.float32(255))
     tifffile.imwrite(tmp_path / "run.tif", STACK[0, :4], append=True)
-    with pytest.raises(InputError, match=r"unequal size or kind .*\(8, 14\).*\(4, 14\)"):
+    with refuses():
         read_measurement(tmp_path / "run.tif", mask=MASK)
 
 

@@ -234,23 +234,22 @@ def zipped(path):
         file.writestr("a.tif", b"II*\0")
 
 
-@pytest.mark.parametrize(
-    ("name", "write", "what"),
-    [
-        ("pointer.mat", b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 4878\n", "git lfs pull"),
-        ("page.h5", b"<!DOCTYPE html><html>log in</html>", "a web page"), ("a.tif.gz", b"\x1f\x8b\x08", "unpack it"),
-        ("cube.nc", b"CDF\x01" + bytes(40), "NetCDF 3"), ("image.fits", b"SIMPLE  =   T", "FITS"),
-        ("old.mat", lambda p: scipy.io.savemat(p, {"mask": MASK}, format="4"), "MATLAB v4 file; load it and save it"),
-        ("weights.pt", lambda p: torch.save(torch.ones(4), p), "a PyTorch file; save its array with numpy.save"),
-        ("old.pth", lambda p: torch.save(torch.ones(4), p, _use_new_zipfile_serialization=False), "a Python pickle"),
-        ("frames.zip", zipped, r"a zip archive without arrays, of a.tif"),
-        ("b.h5", filtered, "compressed by the HDF5 filter 32008.*install the package hdf5plugin"),
-    ],
-)  # fmt: skip
-def test_whole_files_that_are_not_what_they_seem(tmp_path, name, write, what):
-    path = tmp_path / name
-    path.write_bytes(write) if isinstance(write, bytes) else write(path)
-    with pytest.raises(InputError, match=what) as caught:
+OTHER_FILES = {
+    "pointer.mat": b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 4878\n",
+    "page.h5": b"<!DOCTYPE html><html>log in</html>", "a.tif.gz": b"\x1f\x8b\x08",
+    "cube.nc": b"CDF\x01" + bytes(40), "image.fits": b"SIMPLE  =   T",
+    "old.mat": lambda path: scipy.io.savemat(path, {"mask": MASK}, format="4"),
+    "weights.pt": lambda path: torch.save(torch.ones(4), path),
+    "old.pth": lambda path: torch.save(torch.ones(4), path, _use_new_zipfile_serialization=False),
+    "frames.zip": zipped, "filter.h5": filtered,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHER_FILES)
+def test_whole_files_that_are_not_what_they_seem(tmp_path, name):
+    path, content = tmp_path / name, OTHER_FILES[name]
+    path.write_bytes(content) if isinstance(content, bytes) else content(path)
+    with refuses() as caught:
         read_measurement(path, mask=MASK)
     assert "damaged" not in str(caught.value)
 

@@ -231,7 +231,7 @@ def test_displacements_are_read_off_what_is_dark(tmp_path, kind, shifts, down, f
     elif form == "arrays" and not down:
         m = load(y, stored, Settings())
     elif form == "arrays":
-        with pytest.raises(InputError, match="displaced down the columns; transpose"):
+        with refuses():
             load(y, stored, Settings())
         return
     else:
@@ -248,15 +248,15 @@ def test_displacements_that_nothing_tells_are_refused(tmp_path):
     masks = np.random.default_rng(4).random((3, 8, 6)).astype(np.float32)
     y = np.ones((8, 10), np.float32)
     grey = np.random.default_rng(5).random((3, 8, 10)).astype(np.float32)
-    with pytest.raises(InputError, match=r"not dark beside its bands.*give the step"):
+    with refuses():
         read_measurement(write_h5(tmp_path / "m.h5", y=y, mask_3d_shift=grey))
     wrong = write_h5(tmp_path / "w.h5", y=y, mask_3d_shift=on_detector(masks, masks, (0, -2, -4))[0])
-    with pytest.raises(InputError, match=r"shifts 0, 2 ... cut it off; by what is dark in it they are 0, -2"):
+    with refuses():
         read_measurement(wrong, step=2)
     both = np.zeros((3, 12, 10), np.float32)
     for c, mask in enumerate(masks):
         both[c, 2 * c : 2 * c + 8, 2 * c : 2 * c + 6] = mask
-    with pytest.raises(InputError, match="along rows and columns alike"):
+    with refuses():
         read_measurement(write_h5(tmp_path / "b.h5", y=np.ones((12, 10), np.float32), mask_3d_shift=both))
     video = read_measurement(wrong, step=0)
     assert video.shifts == (0, 0, 0) and video.mask.shape == (3, 8, 10)
@@ -439,7 +439,7 @@ def test_packed_numbers_are_unpacked(tmp_path, arrays, missing):
     assert m.wavelengths.tolist() == [450, 500, 550, 600]
     with h5py.File(path, "a") as file:
         file["mask"].attrs["_FillValue"] = file["mask"][0, 0]
-    with pytest.raises(InputError, match="values that are NaN"):
+    with refuses():
         read_measurement(path)
 
 
