@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from messages import refuses
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from cassi.priors.learned import KINDS, MULTIPLE, LearnedPrior, Size, load_prior, packed, shipped_weights
@@ -120,6 +121,8 @@ def test_files_that_hold_no_prior_are_refused(tmp_path, what):
 def test_weights_are_shipped_by_what_they_may_be_used_for():
     data = shipped_weights("research").read_bytes()
     assert hashlib.sha256(data).hexdigest() == KINDS["research"] and len(data) < 8e6
+    with safe_open(shipped_weights("research"), framework="pt") as file:
+        assert file.metadata()["licence"].startswith("for research")
     assert load_prior().size == load_prior("research").size == Size()
     with refuses(ValueError):
         load_prior("free")

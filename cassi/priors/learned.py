@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 # Weights by what they may be used for (MODEL_CARD.md), and the SHA-256 of KIND.safetensors if they are shipped.
-KINDS = {"free": None, "research": "2937817bfe1f680b4e1890c0a30fdff6495ec0cceb048133ca7b45b6cae2ab59"}
+KINDS = {"free": None, "research": "71312c9a0710c966f165b95f53c03a6955e9f781224590278b4a37fc62bd8e2c"}
 DEFAULT = "research"
 MIN_BANDS = 8  # of the cameras in training
 MULTIPLE = 8  # to which images are padded, as the network halves them three times [pixel]
