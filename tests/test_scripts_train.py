@@ -180,10 +180,13 @@ def test_the_gradient_is_that_of_the_loss(data):
     by_hand = torch.autograd.grad(0.5 * loss(stage_errors(prior, e.camera, e, 12)), prior.parameters())
     for p, expected in zip(prior.parameters(), by_hand, strict=True):
         torch.testing.assert_close(p.grad, expected, rtol=1e-4, atol=1e-6)
-    z, _ = quick_start(
-        e.camera, e.y, e.basis, e.seen, num_iters=12, variance=torch.where(e.known > 0, e.variance, torch.nan)
-    )
-    assert float(errors[0]) == pytest.approx(float(error(synthesise(z, e.basis), e.truth)), abs=1e-4)
+    given = torch.where(e.known > 0, e.variance, torch.nan)
+    z, _ = quick_start(e.camera, e.y, e.basis, e.seen, num_iters=12, variance=given)
+    start, truth = synthesise(z, e.basis), torch.einsum("kc,kd,ndhw->nchw", e.basis, e.basis, e.truth)
+    for share in (0.0, 0.5, 1.0):
+        mixed = replace(e, better=torch.full_like(e.better, share))
+        expected = float(error(start + share * (truth - start), e.truth))
+        assert float(stage_errors(prior, e.camera, mixed, 12)[0]) == pytest.approx(expected, abs=1e-3)
     weights = torch.tensor([0.0, 0.125, 0.5, 1.0]) / 1.625
     assert float(loss(torch.tensor([9.0, 1.0, 2.0, 3.0]))) == pytest.approx(
         float(weights @ torch.tensor([9.0, 1, 2, 3]))

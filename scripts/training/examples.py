@@ -14,6 +14,7 @@ from training.cameras import WRONG, AnyCamera, OneCamera, wrong_mask
 from training.chance import Chance
 from training.scenes import WAVELENGTHS, Scenes
 
+BETTER = 0.15  # share of examples whose start is better than the quick one: networks make such worse that never saw one
 HELD_OUT = 0.02  # share of detector pixels that tell the noise, as in the default solver
 
 
@@ -28,6 +29,7 @@ class Examples:
         y: (N, H, W'), all pixels.
         variance: of the noise of y, without what a wrong mask adds.
         known: (N, 1, 1), 1 where the solver is given that variance, 0 where it has to estimate one.
+        better: (N, 1, 1, 1), share of the truth that is mixed into the start: it may come from stages of later.
         truth: cubes (N, C, H, W).
     """
 
@@ -38,6 +40,7 @@ class Examples:
     y: Tensor
     variance: Tensor
     known: Tensor
+    better: Tensor
     truth: Tensor
 
     @property
@@ -47,7 +50,7 @@ class Examples:
 
     @property
     def tensors(self) -> list[Tensor]:
-        return [self.mask, self.seen, self.basis, self.y, self.variance, self.known, self.truth]
+        return [self.mask, self.seen, self.basis, self.y, self.variance, self.known, self.better, self.truth]
 
     def with_tensors(self, tensors: list[Tensor]) -> Examples:
         """The same layout of other `tensors`."""
@@ -72,8 +75,9 @@ def draw_examples(
     y = y + variance.sqrt() * chance.normal(*y.shape)
     seen = (chance.uniform(*y.shape[1:]) >= HELD_OUT).float()
     known = (chance.uniform(count, 1, 1) < 0.2).float()
+    better = chance.flags(BETTER, count) * chance.uniform(count, 1, 1, 1, high=0.8)
     basis = smooth_basis(drawn.wavelengths, components).float().to(chance.device)
-    return Examples(mask, drawn.shifts, seen, basis, y, variance, known, truth)
+    return Examples(mask, drawn.shifts, seen, basis, y, variance, known, better, truth)
 
 
 def in_bands(chance: Chance, x: Tensor, wavelengths: np.ndarray) -> Tensor:

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from cassi.optics.detector import object_levels
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.learned import LearnedPrior
-from cassi.priors.spectral_basis import synthesise
+from cassi.priors.spectral_basis import analyse, synthesise
 from cassi.solvers.quick_start import quick_start
 from cassi.solvers.unrolled import corrections, error
 from training.examples import Examples
@@ -26,6 +26,7 @@ def stage_errors(prior: LearnedPrior, camera: CASSI, e: Examples, start_iters: i
         nan = torch.full_like(e.variance, torch.nan)
         given = torch.where(e.known > 0, e.variance, nan)
         z, variance = quick_start(camera, e.y, e.basis, e.seen, num_iters=start_iters, variance=given)
+        z = torch.lerp(z, analyse(e.truth, e.basis), e.better)
         train, level = camera.leave_out(e.seen > 0), object_levels(camera, e.y).view(-1, 1, 1, 1)
         first = error(synthesise(z, e.basis), e.truth)
     found = corrections(train, e.y * e.seen, e.basis, prior, z, variance, level)
