@@ -153,7 +153,7 @@ def test_the_examples_run(page: Path, small_data: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(small_data)
     # that the lines run is what is tested: one coarse figure, few iterations and a small bench do
     figures = cassi.looking.figures
-    one = lambda data, caption="": {"srgb": figures.srgb(np.asarray(data.cube[:, :, :]), data.wavelengths)}  # noqa: E731
+    one = lambda data, caption="", look=None: {"srgb": figures.srgb(np.asarray(data.cube[:, :, :]), data.wavelengths)}  # noqa: E731
     monkeypatch.setattr(figures, "save_figures", save_one_figure)
     if page.stem != "looking-at-a-result":  # which calls it by name
         monkeypatch.setattr(figures, "figures_of", one)
