@@ -273,6 +273,9 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
                 "compresses well", value="N", type=whole),
         ),
         "optics": (
+            Option("--camera", "sd: a single disperser (default); dd: a double disperser, which shears the mask and "
+                "not the scene; cacti: a video camera, frames of a grey scene in the place of bands",
+                choices=("sd", "dd", "cacti"), default="sd", excludes=("shots", "frames", "side")),
             Option("--mask", "binary, grey, or a file (default: binary)",
                 value="KIND|FILE", default="binary", reads=True),
             Option("--transmission", "mean transmission of a drawn mask (0.5)",

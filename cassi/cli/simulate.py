@@ -18,10 +18,11 @@ from cassi.files import read_cube, write_measurement
 from cassi.files.cubes import read_mask
 from cassi.files.wavelength_files import parse_wavelengths
 from cassi.optics.measurement import Measurement
+from cassi.optics.other_cameras import double_disperser
 from cassi.photograph.file import write_side_picture
 from cassi.photograph.picture import expected_response
 from cassi.photograph.similarity import Similarity
-from cassi.simulation.camera import moving, random_mask, side_photograph, simulate, stacked
+from cassi.simulation.camera import moving, random_mask, side_photograph, simulate, stacked, video_of
 from cassi.simulation.optical_bench import simulate_bench, write_bench
 from cassi.simulation.scene import procedural_scene
 from cassi.version import PROGRAM
@@ -60,7 +61,11 @@ def run_scene(args: argparse.Namespace) -> int:
     if args.frames > 1:
         cube = moving(cube, args.frames, args.motion)
     shifts = tuple(c * args.step for c in range(cube.shape[-3]))
-    mask = make_masks(args, mask, cube.shape[-2:], mask_source)
+    if args.camera == "cacti":
+        cube, wavelengths = video_of(cube, args.motion), None
+    mask = make_masks(args, mask, shifts, cube.shape[-2:], mask_source)
+    if args.camera != "sd":  # the scene itself is not displaced
+        shifts = (0,) * len(shifts)
     noise = {name: getattr(args, name) for name in ("full_well", "read_noise", "bit_depth")}
     shot = simulate(cube, mask, shifts, shots=args.shots, **noise, generator=noise_source)
     measurement = Measurement(
@@ -81,6 +86,7 @@ def run_scene(args: argparse.Namespace) -> int:
         "scene": Path(args.cube).name if args.cube else "procedural",
         "mask_kind": args.mask if args.mask in MASK_KINDS else Path(args.mask).name,
         "step": args.step,
+        "camera_kind": args.camera,
         "num_bands": len(shifts),
         "seed": args.seed,
         "full_well": args.full_well,
@@ -159,10 +165,21 @@ def load_mask(args: argparse.Namespace) -> torch.Tensor:
 
 
 def make_masks(
-    args: argparse.Namespace, given: torch.Tensor | None, wanted: Sequence[int], generator: torch.Generator
+    args: argparse.Namespace,
+    given: torch.Tensor | None,
+    shifts: tuple[int, ...],
+    wanted: Sequence[int],
+    generator: torch.Generator,
 ) -> torch.Tensor:
-    """The masks of all shots, (K, ...) where there are several; drawn, or the middle of those from a file."""
+    """The masks of all shots, (K, ...) where there are several; drawn, or the middle of those from a file.
+
+    Of a double disperser each band sees another part of one wide mask, in a video camera each frame a mask of its own.
+    """
     (height, width), count = wanted, args.shots
+    if args.camera == "cacti":
+        count = len(shifts)
+    elif args.camera == "dd":
+        width += max(shifts) - min(shifts)
     if given is None:
         kind = {"kind": args.mask, "transmission": args.transmission, "generator": generator}
         each = [random_mask(height, width, **kind) for _ in range(count)]
@@ -170,6 +187,8 @@ def make_masks(
         raise InputError(f"{args.mask} holds masks {tuple(given.shape)}, expected a stack of {count}, one each")
     else:
         each = [middle(one, (height, width), args.mask).contiguous() for one in (given if count > 1 else [given])]
+    if args.camera == "dd":
+        each = [double_disperser(one, shifts).mask for one in each]
     return each[0] if count == 1 else stacked(each)
 
 

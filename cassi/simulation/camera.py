@@ -95,6 +95,11 @@ def moving(cube: Tensor, frames: int, speed: float) -> Tensor:
     return torch.stack(moved)
 
 
+def video_of(cube: Tensor, speed: float) -> Tensor:
+    """A grey film (C, H, W) of as many frames as the cube has bands: its mean over the bands, which moves evenly."""
+    return moving(cube.mean(0, keepdim=True), len(cube), speed)[:, 0]
+
+
 def stacked(masks: Sequence[Tensor]) -> Tensor:
     """The masks (H, W) of several shots as (K, H, W)."""
     return torch.stack(tuple(masks))

@@ -1,0 +1,51 @@
+"""`cassi simulate` with the other cameras, against the sums that define them; and what reconstructs them."""
+
+import h5py
+import numpy as np
+import pytest
+
+from cassi.cli.main import main
+from cassi.files import read_measurement
+
+
+def simulated(path, *options):
+    words = ["--size", "24x32", "--num-bands", "5", "--seed", "3", "--quiet", "--output", str(path)]
+    assert main(["simulate", *words, *options]) == 0
+    return read_measurement(path)
+
+
+def test_a_double_disperser_shears_the_mask_alone(tmp_path):
+    """y[i, j] = sum_c m[i, j + 2 c] x_c[i, j]: the masks of all bands are windows of one wide mask."""
+    m = simulated(tmp_path / "dd.h5", "--camera", "dd")
+    assert m.y.shape == (24, 32) and m.mask.shape == (5, 24, 32) and set(m.shifts) == {0}
+    for c in range(4):
+        assert np.array_equal(m.mask[c][:, 2:], m.mask[c + 1][:, :-2])
+    np.testing.assert_allclose(m.y, (m.mask * m.cube).sum(0), rtol=1e-5)
+    usual = simulated(tmp_path / "sd.h5")
+    assert np.array_equal(m.cube, usual.cube)  # the camera does not change the scene
+
+
+def test_a_video_camera_has_a_mask_a_frame(tmp_path):
+    m = simulated(tmp_path / "v.h5", "--camera", "cacti")
+    assert m.mask.shape == (5, 24, 32) and m.wavelengths is None
+    np.testing.assert_allclose(m.y, (m.mask * m.cube).sum(0), rtol=1e-5)
+    still = simulated(tmp_path / "sd.h5").cube.mean(0)
+    np.testing.assert_allclose(m.cube[0], still, atol=1e-5)
+    assert np.abs(m.cube[4] - m.cube[0]).max() > 0.1  # it moves
+    assert not np.array_equal(m.mask[0], m.mask[1])
+
+
+@pytest.mark.parametrize("kind", ["dd", "cacti"])
+def test_they_are_reconstructed_as_they_are(tmp_path, kind):
+    path = tmp_path / "a.h5"
+    simulated(path, "--camera", kind)
+    assert main(["reconstruct", str(path), "--solver", "gap-tv", "--figures", "none", "--quiet"]) == 0
+    with h5py.File(tmp_path / "a_cube.h5") as file:
+        error = np.linalg.norm(file["cube"][:] - file["truth"][:]) / np.linalg.norm(file["truth"][:])
+    assert error < 0.35
+
+
+def test_what_does_not_go_together(tmp_path, capsys):
+    words = ["simulate", "--camera", "dd", "--shots", "2", "--output", str(tmp_path / "x.h5")]
+    assert main(words) == 2
+    assert not (tmp_path / "x.h5").exists() and capsys.readouterr().err.count("\n") == 1
