@@ -40,7 +40,7 @@ Prior = Literal["auto", "tv", "nonlocal", "learned"]
 SOLVERS: tuple[str, ...] = get_args(Solver)
 QUALITIES: tuple[str, ...] = get_args(Quality)
 PRIORS: tuple[str, ...] = get_args(Prior)
-CAMERAS = ("find", "as-given", "align")
+CAMERAS = ("find", "as-given", "align", "dd", "cacti")
 Progress = Callable[[str, float], None]
 """Called with the name of a step and the share of it that is done: 0 when it begins."""
 
@@ -217,7 +217,8 @@ class Settings:
     """In the unit of y; None: estimated (`choice["black_level"]`); 0: nothing is subtracted."""
     camera: str | FoundCamera = setting(
         "find", "find: where the mask lies and how sharp it is are found from the snapshot, and used where the "
-        "evidence is clear (default); as-given: the mask as it is; align: only its place and the dispersion are found",
+        "evidence is clear (default); as-given: the mask as it is; align: only its place and the dispersion are found; "
+        "dd: a double disperser, whose mask is wider than the snapshot; cacti: a video camera, one mask per frame",
         "--camera", group=CAMERA, choices=CAMERAS,
     )  # fmt: skip
     """Or a `FoundCamera`. Nothing is searched for where a psf or a camera is given."""
@@ -327,7 +328,7 @@ class Settings:
     @property
     def searches(self) -> bool:
         """Whether the camera is searched for in the snapshot."""
-        return isinstance(self.camera, str) and self.camera != "as-given" and self.psf is None
+        return isinstance(self.camera, str) and self.camera in ("find", "align") and self.psf is None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for the record of a result: of files their names, of objects that they were given."""

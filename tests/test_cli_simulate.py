@@ -3,7 +3,10 @@
 import h5py
 import numpy as np
 import pytest
+import torch
+from messages import refuses
 
+import cassi
 from cassi.cli.main import main
 from cassi.files import read_measurement
 
@@ -43,6 +46,33 @@ def test_they_are_reconstructed_as_they_are(tmp_path, kind):
     with h5py.File(tmp_path / "a_cube.h5") as file:
         error = np.linalg.norm(file["cube"][:] - file["truth"][:]) / np.linalg.norm(file["truth"][:])
     assert error < 0.35
+
+
+def test_a_double_disperser_from_its_whole_mask(tmp_path):
+    """In Python and from files, the same cube as from a mask for each band; the widths say what is not given."""
+    m = simulated(tmp_path / "dd.h5", "--camera", "dd")
+    wide = np.concatenate([m.mask[0], m.mask[4][:, -8:]], axis=1)
+    how = {"solver": "gap-tv", "num_iters": 5}
+    expected = cassi.reconstruct(m.y, m.mask, step=0, camera="as-given", **how).cube
+    assert torch.equal(cassi.reconstruct(m.y, wide, camera="dd", num_bands=5, **how).cube, expected)
+    assert torch.equal(cassi.reconstruct(m.y, wide, camera="dd", step=2, **how).cube, expected)
+    np.save(tmp_path / "y.npy", m.y)
+    np.save(tmp_path / "mask.npy", wide)
+    words = ["--mask", str(tmp_path / "mask.npy"), "--camera", "dd", "--solver", "gap-tv", "--iterations", "5"]
+    assert main(["reconstruct", str(tmp_path / "y.npy"), *words, "--figures", "none", "--quiet"]) == 0
+    with h5py.File(tmp_path / "y_cube.h5") as file:
+        np.testing.assert_allclose(file["cube"][:], expected, atol=1e-5)
+    with refuses():
+        cassi.reconstruct(m.y, m.mask[0], camera="dd", **how)
+    with refuses():
+        cassi.reconstruct(m.y, wide, camera="dd", step=3, **how)
+
+
+def test_a_video_camera_from_its_masks(tmp_path):
+    m = simulated(tmp_path / "v.h5", "--camera", "cacti")
+    how = {"solver": "gap-tv", "num_iters": 5}
+    expected = cassi.reconstruct(m.y, m.mask, step=0, camera="as-given", **how).cube
+    assert torch.equal(cassi.reconstruct(m.y, m.mask, camera="cacti", **how).cube, expected)
 
 
 def test_what_does_not_go_together(tmp_path, capsys):

@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from cassi.errors import InputError
 from cassi.files.container import Container, Entry
-from cassi.optics.geometry import DEFAULT_STEP, Shifts, _whole, as_shifts
+from cassi.optics.geometry import DEFAULT_STEP, Shifts, _whole, as_shifts, infer_shifts
+from cassi.optics.other_cameras import double_disperser
 
 DARK = 1e-4  # of the largest value of a mask: what is darker is dark
 
@@ -105,6 +107,33 @@ def displaced_down(masks: np.ndarray, name: str) -> bool:
             "that the dispersion runs along the rows"
         )
     return down
+
+
+def sheared_masks(
+    mask: np.ndarray, size: tuple[int, ...], step: float | None, num_bands: int | None, notes: list[str]
+) -> np.ndarray:
+    """The mask of each band (C, H, W) of a double disperser, from the whole coded aperture (H, W + spread of bands).
+
+    m_c[i, j] = M[i, j + d_c - min d], see `cassi.double_disperser`; what is not given of step and num_bands follows
+    from the widths. `size` is (H, W), of the snapshot.
+    """
+    if mask.ndim != 2 or mask.shape[0] != size[0] or mask.shape[1] <= size[1]:
+        raise InputError(
+            f"the mask of a double disperser is one picture as high as the snapshot {size} and wider, by the spread of "
+            f"the bands, got {mask.shape}; give the whole coded aperture"
+        )
+    try:
+        shifts = infer_shifts(mask.shape, size, None, step, num_bands, notes)
+    except InputError as error:  # it speaks of a snapshot that is wider than its mask
+        rest = str(error).rpartition("a difference of")[2]
+        text = (
+            f"the mask of a double disperser is {mask.shape[1]} columns wide, the snapshot {size[1]}: a difference of"
+        )
+        raise InputError(f"{text}{rest}", error.kind, error.cures) from error
+    if not all(_whole(d) for d in shifts):
+        raise InputError(f"the bands of a double disperser lie whole pixels apart, got {step:g} px; round it")
+    whole = torch.from_numpy(np.ascontiguousarray(mask, dtype=np.float32))
+    return double_disperser(whole, [round(d) for d in shifts]).mask.numpy()
 
 
 def unshear_mask(

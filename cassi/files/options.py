@@ -54,6 +54,7 @@ class ReadOptions:
         num_bands: number of bands C.
         wavelengths: (C,) [nm], or text for `parse_wavelengths`.
         levels: scale of the counts.
+        sheared: the mask is the whole coded aperture of a double disperser, wider than the snapshot.
         bad_pixels: file with an (H, W') array, nonzero where a pixel is bad.
 
     Raises:
@@ -68,6 +69,7 @@ class ReadOptions:
     wavelengths: str | np.ndarray | None = None
     levels: Levels = Levels()
     bad_pixels: PathLike | None = None
+    sheared: bool = False
 
     def __post_init__(self) -> None:
         if self.num_bands is not None and self.num_bands not in range(1, MAX_BANDS + 1):

@@ -13,7 +13,7 @@ from cassi.errors import InputError, Note, one_line
 from cassi.files.atomic import PathLike, file_sha256
 from cassi.files.container import Container, Entry
 from cassi.files.cubes import stack_order
-from cassi.files.layout import Layout, displaced_down, match_layout, unshear_mask
+from cassi.files.layout import Layout, displaced_down, match_layout, sheared_masks, unshear_mask
 from cassi.files.names import (
     BAD_PIXELS,
     MASK,
@@ -160,6 +160,12 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
     mask_container, mask_entry = _mask_source(container, options.mask, options.mask_key, notes)
     container.check_readable(entry)
     mask_container.check_readable(mask_entry)
+    if options.sheared:
+        array = read_leading(mask_container, mask_entry, None)
+        size = entry.shape[-2:] if entry.axes is None or entry.axes[-2:] == "HW" else entry.shape[:2]
+        bands = sheared_masks(array, size, options.step, options.num_bands, notes)
+        options = replace(options, mask=bands, mask_key=None, step=0, num_bands=None)
+        mask_container, mask_entry = _mask_source(container, bands, None, notes)
     layout = match_layout(container, entry, mask_container, mask_entry, options.num_bands)
     array = read_leading(mask_container, mask_entry, layout.mask_axis)
     shape = tuple(n for i, n in enumerate(entry.shape) if i != layout.stack_axis)

@@ -16,7 +16,7 @@ from cassi.calibration.found_camera import FoundCamera
 from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import Plan
 from cassi.errors import InputError, one_line
-from cassi.files.layout import displaced_down, unshear_mask
+from cassi.files.layout import displaced_down, sheared_masks, unshear_mask
 from cassi.files.options import ReadOptions
 from cassi.files.scenes import read_scene
 from cassi.files.spectrum_files import Spectrum, read_spectrum
@@ -233,7 +233,9 @@ def _read(path: str | os.PathLike[str], mask: Array | str | os.PathLike[str] | N
     beside = None if mask is None else mask if isinstance(mask, str | os.PathLike) else np.asarray(plain(mask))
     known = settings.wavelengths
     text = known if known is None or isinstance(known, str) else np.asarray(plain(known))  # type: ignore[arg-type]
-    options = ReadOptions(mask=beside, step=settings.step, num_bands=settings.num_bands, wavelengths=text)
+    step = 0 if settings.camera == "cacti" else settings.step
+    options = ReadOptions(mask=beside, step=step, num_bands=settings.num_bands, wavelengths=text)
+    options = replace(options, sheared=settings.camera == "dd")
     return read_scene(path, options=options)
 
 
@@ -243,6 +245,11 @@ def _from_arrays(measurement: Array, mask: Array | None, settings: Settings) -> 
     if np.ma.is_masked(measurement) or np.ma.is_masked(mask):
         raise InputError("the masked values of a masked array would count; give its data, and bad_pixels=y.mask")
     y_array, mask_array = (np.asarray(plain(values)) for values in (measurement, mask))
+    notes: list[str] = []
+    if settings.camera in ("dd", "cacti"):
+        if settings.camera == "dd":
+            mask_array = sheared_masks(mask_array, y_array.shape[-2:], settings.step, settings.num_bands, notes)
+        settings = replace(settings, step=0, num_bands=None, shifts=None)
     if y_array.shape[-2:-1] == mask_array.shape[-2:-1] and y_array.shape[-1] < mask_array.shape[-1]:
         raise InputError(
             f"the measurement {y_array.shape} is narrower than the mask {mask_array.shape}, but dispersion widens "
@@ -263,7 +270,6 @@ def _from_arrays(measurement: Array, mask: Array | None, settings: Settings) -> 
         raise InputError(
             f"the mask holds only negative values, down to {mask_array.min():g}; a mask transmits, expected 0 to 1"
         )
-    notes: list[str] = []
     stored, step, num_bands = _geometry(settings)
     sheared = None
     if mask_array.ndim == 3 and mask_array.shape[1:] == y_array.shape[-2:] and step != 0:
