@@ -160,9 +160,8 @@ def unshear_mask(
             )
         shifts = seen.astype(float)
         step = float(shifts[1] - shifts[0])
-        notes.append(
-            f"'{name}' is displaced by {np.diff(seen).min():g} to {np.diff(seen).max():g} px from band to band"
-        )
+        steps = ", ".join(f"{step:g}" for step in dict.fromkeys(np.diff(seen).tolist()))
+        notes.append(f"'{name}' is displaced by {steps} px from band to band")
     if stored is not None and stored.size != mask.shape[0]:
         raise InputError(f"the mask '{name}' has {mask.shape[0]} bands, 'shifts' holds {stored.size}")
     offsets = shifts - shifts.min()

@@ -11,6 +11,7 @@ import numpy as np
 from cassi.errors import InputError
 from cassi.files.atomic import PathLike
 from cassi.files.container import Container, Entry
+from cassi.files.frames import shared_levels
 from cassi.files.names import MASK, MEASUREMENT, find, pick
 from cassi.files.opening import open_container
 from cassi.files.options import ReadOptions
@@ -43,6 +44,9 @@ def read_scene(
         one = options if not masks else replace(options, mask=masks[0])
         return open_measurement(paths[0], one).read()
     each = options_of_shots(paths[0], options, count, masks, own=len(paths) > 1)
+    if len(paths) > 1:
+        levels = shared_levels(paths, each[0])
+        each = tuple(replace(one, levels=levels) for one in each)
     return join_shots(
         [
             open_measurement(path, one).read(k if len(paths) == 1 else None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cassi.errors import InputError
+from cassi.errors import InputError, one_line
 from cassi.files.atomic import hdf5_target
 from cassi.files.container import Container, CubeContent, Entry, Selection, damage_as_input_error
 
@@ -106,19 +106,30 @@ def _unpack(values: np.ndarray, attributes: Mapping[str, object]) -> np.ndarray:
     """
     if values.dtype.kind == "i" and str(attributes.get("_Unsigned")).lower() == "true":
         values = values.view(f"{values.dtype.byteorder}u{values.dtype.itemsize}")
-    stated = {name: np.asarray(attributes[name]).reshape(-1) for name in (*PACKED, *MISSING) if name in attributes}
-    stated = {name: numbers for name, numbers in stated.items() if numbers.size and numbers.dtype.kind in "iuf"}
+    stated = {name: _numbers(name, attributes[name]) for name in (*PACKED, *MISSING) if name in attributes}
     if not stated:
         return values
     missing = np.zeros(values.shape, dtype=bool)
     for number in (*stated.get("_FillValue", ()), *stated.get("missing_value", ())):
-        missing |= values == number.astype(values.dtype)
-    low, high = stated.get("valid_range", [-np.inf, np.inf])
-    missing |= (values < stated.get("valid_min", [low])[0]) | (values > stated.get("valid_max", [high])[0])
+        missing |= values == (number.astype(values.dtype) if values.dtype.kind == "f" else number.item())
+    limits = stated.get("valid_range", np.array([-np.inf, np.inf]))
+    low, high = stated.get("valid_min", limits)[0], stated.get("valid_max", limits)[-1]
+    missing |= (values < low) | (values > high)
     if missing.any() or any(name in stated for name in PACKED):
         scale, offset = stated.get("scale_factor", [1.0])[0], stated.get("add_offset", [0.0])[0]
         values = np.where(missing, np.nan, values.astype(np.float64) * float(scale) + float(offset))
     return values
+
+
+def _numbers(name: str, value: object) -> np.ndarray:
+    """The numbers of an attribute, which may be written as text."""
+    try:
+        numbers = np.asarray(value, dtype=None if np.asarray(value).dtype.kind in "iuf" else float).reshape(-1)
+    except (TypeError, ValueError):
+        numbers = np.empty(0)
+    if not numbers.size:
+        raise InputError(f"the attribute '{name}' must be a number, got {one_line(value, 40)!r}")
+    return numbers
 
 
 def _missing_filter(dataset: h5py.Dataset) -> str:
