@@ -365,7 +365,8 @@ def test_without_triton_eager_torch_does_the_work_and_says_so_once():
 
 
 def test_the_warming_up_launches_what_a_default_run_takes(monkeypatch, capsys):
-    monkeypatch.setattr("cassi.running.warm_up.SIDE", SIDE)
+    monkeypatch.setattr("cassi.running.warm_up.SIDE", 24)
+    monkeypatch.setattr("cassi.running.warm_up.BANDS", 8)  # as few as the network takes
     with pretend_cuda() as ledger:
         assert main(["warm-up", "--device", "cuda"]) == 0
     check_words(capsys.readouterr().out.splitlines()[-1])

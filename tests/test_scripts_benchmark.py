@@ -4,6 +4,7 @@ import os
 import re
 
 import benchmark as script
+import numpy as np
 import pytest
 import torch
 from benchmarks import commands as whole, speed as module, throughput as many, timing
@@ -11,6 +12,7 @@ from benchmarks.gpu import gpu
 from benchmarks.quality import simulated_scenes
 from benchmarks.speed import Size, iterations_to, speed, time_to_quality, tv_solvers
 from benchmarks.throughput import frames_a_minute
+from cases import write_h5
 from messages import refuses
 
 CPU = torch.device("cpu")
@@ -113,8 +115,12 @@ def test_frames_a_minute_leave_out_the_start(tmp_path):
 
 
 def test_whole_commands_are_run(monkeypatch, tmp_path):
+    assert whole.MEASUREMENT.is_file()
+    m = write_h5(tmp_path / "m.h5", measurement=np.ones((8, 9)), mask=np.eye(8), shifts=np.arange(2))
+    monkeypatch.setattr(whole, "MEASUREMENT", m)
     fast = whole.Command("busy", ("--solver", "least-squares", *whole.NO_FIGURES), busy=True)
     monkeypatch.setattr(whole, "EXAMPLE", (fast,))
+    monkeypatch.setattr(whole.os, "cpu_count", lambda: 1)
     text = whole.commands(None, against=whole.ROOT, turns=1)
     assert re.fullmatch(r"\| command .*\n.*\n\| busy( \| [\d.]+ \| \d{3,}){2} \| [\d.]+ \|", text)
     with refuses(ValueError):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
+MEASUREMENT = ROOT / "data" / "example.h5"
 NO_FIGURES = ("--figures", "none")
 
 
@@ -70,8 +71,7 @@ def commands(
 def listed(data: Path | None) -> Iterator[Command]:
     """Those of the example, and with data of the real captures."""
     for command in EXAMPLE:
-        example = str(ROOT / "data" / "example.h5")
-        yield command._replace(arguments=("--measurement", example, *command.arguments))
+        yield command._replace(arguments=("--measurement", str(MEASUREMENT), *command.arguments))
     for folder, (scenes, bands) in CAPTURES.items() if data is not None else ():
         for scene in scenes:
             files = ("--measurement", f"{data / folder / scene}.mat", "--mask", str(data / folder / "mask.mat"))
