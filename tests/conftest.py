@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import messages
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Before anything is imported that reads it: as many processes as cores work here, and idle threads of BLAS and OpenMP
 # spin, which costs the others their cores. What programs that tests start do with threads, they do with one, too.
@@ -20,10 +21,18 @@ if TYPE_CHECKING:  # the process that hands tests to others starts them sooner w
     import torch
 
 
+# The same examples each time: what is drawn depends neither on the machine nor on what was found before.
+settings.register_profile(
+    "cassi", derandomize=True, deadline=None, database=None, max_examples=40, suppress_health_check=list(HealthCheck)
+)
+settings.load_profile("cassi")
+
 # Kernels that are not in the cache yet are compiled by one process, while the next one does what needs none of them:
 # two that come to the same kernel at a time would both compile it. All other files follow in the order of names.
-OF_WORKERS: list[messages.Entries] = []
 FIRST = ("test_kernels_cpu.py", "test_looking_report.py", "test_looking_server.py", "test_looking_figures.py")
+
+
+OF_WORKERS: list[messages.Entries] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

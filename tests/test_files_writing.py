@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 import pytest
 import scipy.io
+from hypothesis import assume, given, strategies as st
 from messages import refuses
 
 from cassi.errors import OutputError
@@ -23,22 +24,22 @@ from cassi.solvers.loop import Record
 FORMATS = [".h5", ".mat", ".tif"]
 
 
+@given(
+    stack=st.just(()) | st.tuples(st.integers(1, 3)), size=st.tuples(*[st.integers(2, 7)] * 2), bands=st.integers(1, 6),
+    with_wavelengths=st.booleans(),
+)  # fmt: skip
 @pytest.mark.parametrize("suffix", FORMATS)
-@pytest.mark.parametrize("shape", [(3, 5, 4), (1, 5, 7), (2, 3, 5, 4)])
-@pytest.mark.parametrize("with_wavelengths", [True, False])
-def test_written_and_read_back_is_equal(tmp_path, suffix, shape, with_wavelengths):
-    rng = np.random.default_rng(0)
+def test_written_and_read_back_is_equal(tmp_path, suffix, stack, size, bands, with_wavelengths):
+    assume(with_wavelengths or bands <= min(size))  # else MATLAB's order of axes is not told
+    rng, shape = np.random.default_rng(0), (*stack, bands, *size)
     cube = rng.standard_normal(shape).astype(np.float32)
     wavelengths = np.sort(rng.uniform(400, 700, shape[-3])) if with_wavelengths else None
-    path = tmp_path / f"cube{suffix}"
-    write_cube(path, cube, wavelengths=wavelengths, attributes={"version": "1", "none": None, "list": [1, 2]})
+    path, attributes = tmp_path / f"cube{suffix}", {"version": "1", "none": None, "list": [1, 2]}
+    write_cube(path, cube, wavelengths=wavelengths, attributes=attributes, overwrite=True)
     found, found_wavelengths = read_cube(path)
-    assert found.dtype == np.float32
-    assert np.array_equal(found, cube)
-    if wavelengths is None:
-        assert found_wavelengths is None
-    else:
-        assert np.array_equal(found_wavelengths, wavelengths)
+    assert found.dtype == np.float32 and np.array_equal(found, cube)
+    assert (found_wavelengths is None) == (wavelengths is None)
+    assert wavelengths is None or np.array_equal(found_wavelengths, wavelengths)
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 

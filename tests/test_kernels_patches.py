@@ -6,14 +6,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 from cases import random
+from hypothesis import given, strategies as st
 from messages import refuses
 
 from cassi.kernels.patches import aggregate_patches, extract_patches
 
-GRID = [
-    ((8, 8), 4, 2), ((9, 7), 4, 2), ((5, 5), 5, 5), ((7, 10), 3, 1), ((8, 9), 4, 3), ((1, 6), 1, 1), ((13, 17), 6, 5),
-]  # fmt: skip
-grid = pytest.mark.parametrize(("shape", "size", "stride"), GRID)
+
+@st.composite
+def patched(draw: st.DrawFn) -> tuple[tuple[int, int], int, int]:
+    """The shape of an image, the size of its patches, and their stride."""
+    height, width = draw(st.integers(1, 13)), draw(st.integers(1, 17))
+    size = draw(st.integers(1, min(height, width, 6)))
+    return (height, width), size, draw(st.integers(1, size))
 
 
 def corners(length, size, stride):
@@ -29,16 +33,18 @@ def extract_by_loops(x, size, stride):
     return patches
 
 
-@grid
-def test_extraction_equals_the_loops(shape, size, stride):
+@given(case=patched())
+def test_extraction_equals_the_loops(case):
+    shape, size, stride = case
     x = random(*shape)
     patches = extract_patches(x, size, stride)
     assert patches.is_contiguous()
     assert torch.equal(patches, extract_by_loops(x, size, stride))
 
 
-@grid
-def test_aggregation_is_the_adjoint(shape, size, stride):
+@given(case=patched())
+def test_aggregation_is_the_adjoint(case):
+    shape, size, stride = case
     for batch in ((), (2,), (2, 3), (0,)):
         x = random(*batch, *shape)
         patches = extract_patches(x, size, stride)

@@ -4,7 +4,8 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from cases import GRID, Case, make_mask
+from cases import Case, make_mask, small_cameras
+from hypothesis import given
 from messages import refuses
 
 from cassi.kernels.shift_sum import detector_width, shift_back, shift_sum
@@ -36,7 +37,7 @@ def test_order_and_direction_by_hand(x, mask, shifts, y):
     assert shift_sum(torch.tensor(x), mask, shifts).tolist() == y
 
 
-@pytest.mark.parametrize("case", GRID, ids=str)
+@given(case=small_cameras())
 def test_against_voxel_loops(case: Case, device: torch.device, path: str):
     rng = np.random.default_rng(1)
     mask, shifts, (_, height, width) = case.mask, case.shifts, case.size

@@ -7,7 +7,8 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from cases import BATCHES, F64, GRID, Case, camera
+from cases import BATCHES, F64, Case, camera, small_cameras
+from hypothesis import given, settings, strategies as st
 from messages import refuses
 
 from cassi import CASSI
@@ -20,8 +21,8 @@ def dense(A: CASSI, method) -> np.ndarray:
     return method(torch.eye(n, dtype=A.dtype, device=A.device).reshape(n, *shape)).reshape(n, -1).T.cpu().numpy()
 
 
-@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
-@pytest.mark.parametrize("case", GRID, ids=str)
+@settings(max_examples=150)
+@given(case=small_cameras(), weighted=st.booleans())
 def test_every_method_against_the_dense_matrix(case: Case, weighted: bool, device: torch.device):
     rng = np.random.default_rng(5)
     A, phi = camera(case.size, case.shifts, case.kind, weighted)
@@ -63,8 +64,7 @@ def test_a_pixel_by_hand():
     assert weighted.gram_diag().tolist() == [[4.0, 52.0, 0.0]]
 
 
-@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
-@pytest.mark.parametrize("case", GRID[::4], ids=str)
+@given(case=small_cameras(), weighted=st.booleans())
 def test_the_data_step_by_its_equations(case: Case, weighted: bool, device: torch.device, path: str):
     """y_v = Phi v; r = (rho + gram)^+ (y - y_v + y_x - y_v); x = v + Phi^T r; y_x = y_v + gram r; in place too."""
     rng = np.random.default_rng(13)

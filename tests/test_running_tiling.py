@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, strategies as st
 from messages import check_words, refuses
 
 from cassi.calibration.camera_model import CameraModel
@@ -53,28 +54,22 @@ def solved(A, y, solve, **settings):
     return x, solve_tiled(A, y, solve, lambda r, c, v: x[:, r, c].add_(v), **settings)
 
 
-@pytest.mark.parametrize(
-    ("height", "width", "tile", "reach"), [(72, 96, 40, 8), (5, 7, 2, 3), (9, 9, 9, 4), (8, 8, 1, 0)]
-)
-def test_windows_sum_to_one_and_tiles_cover_the_frame(height, width, tile, reach):
-    A = CASSI.from_step(torch.ones(height, width), 1, 3)
-    total = torch.zeros(height, width, dtype=torch.float64)
+@given(
+    shape=st.tuples(st.integers(1, 180), st.integers(1, 180)),
+    shifts=st.tuples(*[st.integers(-9, 9)] * 3), tile=st.integers(1, 200), reach=st.integers(0, 40),
+)  # fmt: skip
+def test_windows_sum_to_one_and_blocks_lie_on_the_grids_of_patches_and_network(shape, shifts, tile, reach):
+    A = CASSI(torch.ones(shape), shifts)
+    total = torch.zeros(shape, dtype=torch.float64)
     for one in tile_grid(A, tile, reach=reach):
         total[one.kept] += one.window
         assert float(one.window.min()) >= 0
         for kept, block in zip(one.kept, one.block, strict=True):
             assert block.start <= kept.start < kept.stop <= block.stop
+        for step in (STRIDE, STRIDE_OF_SEVERAL, MULTIPLE):
+            for block, length in zip(one.block, shape, strict=True):
+                assert block.start % step == 0 and (block.stop % step == 0 or block.stop == length)
     torch.testing.assert_close(total, torch.ones_like(total), rtol=0, atol=1e-14)
-
-
-@pytest.mark.parametrize("step", [STRIDE, STRIDE_OF_SEVERAL, MULTIPLE])
-def test_blocks_lie_on_the_grids_of_patches_and_of_the_network(step):
-    A = CASSI.from_step(torch.ones(173, 211), 1, 3)
-    tiles = tile_grid(A, 50, reach=7)
-    assert len(tiles) == 20
-    for tile in tiles:
-        for block, length in zip(tile.block, A.cube_shape[1:], strict=True):
-            assert block.start % step == 0 and (block.stop % step == 0 or block.stop == length)
 
 
 CAMERAS = {
