@@ -23,7 +23,7 @@ def tests(session: nox.Session) -> None:
 def quick(session: nox.Session) -> None:
     """What needs neither many minutes nor a built site: also what differs between operating systems."""
     install(session, "test")
-    session.run("python", "-m", "pytest", "-ra", *PARALLEL, "-m", "not slow and not docs", *session.posargs)
+    session.run("python", "-m", "pytest", "-ra", *PARALLEL, "-m", "not slow and not long", *session.posargs)
 
 
 @nox.session

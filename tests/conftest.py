@@ -32,6 +32,10 @@ settings.load_profile("cassi")
 FIRST = ("test_kernels_cpu.py", "test_looking_report.py", "test_looking_server.py", "test_looking_figures.py")
 
 
+LONG = (
+    "calibration_", "choice_", "cli_", "contributing", "cuda_path", "docs", "kernels_gpu", "kill", "looking_figures",
+    "looking_report", "looking_server", "quality_floor", "running_", "same_file", "scripts_",
+)  # fmt: skip
 OF_WORKERS: list[messages.Entries] = []
 
 
@@ -48,6 +52,7 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 def pytest_configure(config: pytest.Config) -> None:
     messages.update = bool(config.getoption("--update-golden"))
     config.addinivalue_line("markers", "slow: minutes; runs only where asked for, with -m slow or CASSI_SLOW_TESTS=1")
+    config.addinivalue_line("markers", "long: whole reconstructions, programs, pages and trainings")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -85,6 +90,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     # small tensors gain nothing from more, and parallel test runs do not fight over the cores
     torch.set_num_threads(1)
+    for item in items:
+        if item.path.name.removeprefix("test_").startswith(LONG):
+            item.add_marker("long")
     items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
     if "slow" in config.option.markexpr or os.environ.get("CASSI_SLOW_TESTS", "0") == "1":
         return

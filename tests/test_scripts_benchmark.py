@@ -116,7 +116,7 @@ def test_frames_a_minute_leave_out_the_start(tmp_path):
 
 def test_whole_commands_are_run(monkeypatch, tmp_path):
     assert whole.MEASUREMENT.is_file()
-    m = write_h5(tmp_path / "m.h5", measurement=np.ones((8, 9)), mask=np.eye(8), shifts=np.arange(2))
+    m = write_h5(tmp_path / "m.h5", measurement=np.arange(72.0).reshape(8, 9), mask=np.eye(8), shifts=np.arange(2))
     monkeypatch.setattr(whole, "MEASUREMENT", m)
     fast = whole.Command("busy", ("--solver", "least-squares", *whole.NO_FIGURES), busy=True)
     monkeypatch.setattr(whole, "EXAMPLE", (fast,))
