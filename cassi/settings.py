@@ -285,7 +285,7 @@ class Settings:
     )  # fmt: skip
     """For "admm-tv" and "fista-tv" relative to the mean level times the mean of gram_diag."""
     plan: PathLike | Plan | None = setting(
-        None, "follow the plan of an earlier result (--save-plan): noise, spectra and priors are not chosen anew",
+        None, "follow the plan of an earlier result (--save-plan): noise, spectra and priors are not chosen again",
         "--plan", value="FILE", reads=True, needs=AUTO,
         excludes=("num_iters", "quality", "prior", "weights", "gain", "read_noise"),
         why="a plan brings noise, basis, priors and iterations along",

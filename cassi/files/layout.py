@@ -141,11 +141,11 @@ def unshear_mask(
 ) -> tuple[Shifts, np.ndarray] | None:
     """Turn masks stored as displaced on the detector (C, H, W') into shifts and one mask (C, H, W) per band.
 
-    m_c[i, j] = M_c[i, j + d_c - min d].  The shifts come from the file, the user, or what is dark in the mask. None if
-    the bands are not displaced (one mask per video frame).
+    m_c[i, j] = M_c[i, j + d_c - min d].  The shifts come from the file, the user, or the dark columns of the mask.
+    None if the bands are not displaced (one mask per video frame).
 
     Raises:
-        InputError: shifts that would cut off light, or a mask named "shift" in which nothing tells them.
+        InputError: shifts that would cut off light, or a mask named "shift" without dark columns beside its bands.
     """
     seen = displacements(mask)
     shifts = stored if stored is not None or step is None else np.arange(mask.shape[0]) * float(step)
@@ -154,8 +154,8 @@ def unshear_mask(
             return None
         if seen is None:
             raise InputError(
-                f"the mask '{name}' is as wide as the measurement and not dark beside its bands, which would tell how "
-                "far they are displaced; give the step",
+                f"the mask '{name}' is as wide as the measurement and not dark beside its bands, so that their "
+                "displacement is unknown; give the step",
                 cures=("step",),
             )
         shifts = seen.astype(float)
