@@ -57,6 +57,7 @@ def test_hdf5_layout(tmp_path):
         assert file["residual"].shape == (3, 6)
         assert json.loads(file.attrs["parameters"]) == {"rho": 0.5}
         assert (file.attrs["seconds"], bool(file.attrs["done"])) == (2.5, True)
+        assert file.attrs["format_version"] == 1
         assert "skip" not in file.attrs
 
 

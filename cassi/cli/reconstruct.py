@@ -38,6 +38,9 @@ def run(args: argparse.Namespace) -> int:
     if not files:
         greedy = [f"--{name}" for name in ("mask", "calibration") if len(getattr(args, name)) > 1]
         cure = f"; what follows {greedy[0]} is taken for more of them, name the measurement before" if greedy else ""
+        cure = cure or (
+            f"; {args.report} is taken for the page of --report, name the measurement before" if args.report else ""
+        )
         raise InputError(f"no measurement given, expected a file, several, a folder or a pattern{cure}")
     pick_device(args.device)
     task = with_places(args, files, settle(args, files))

@@ -16,6 +16,7 @@ from cassi.files.formats.table import WRITERS
 from cassi.optics.measurement import Measurement
 
 Attributes = Mapping[str, object]
+FORMAT = {"format_version": 1}  # of the layout in docs/file-format.md; it grows when a reader has to change
 
 
 def write_cube(
@@ -61,7 +62,7 @@ def write_cube(
     path = check_output(path, overwrite)
     write = WRITERS[path.suffix.lower()]
     with replacing(path, overwrite) as temporary, signals_held():
-        write(temporary, CubeContent(cube, bands, content, plain_attributes(attributes or {})))
+        write(temporary, CubeContent(cube, bands, content, plain_attributes({**FORMAT, **(attributes or {})})))
     return path
 
 
@@ -117,7 +118,7 @@ def write_arrays(
     path = Path(path)
     if path.suffix.lower() not in (".h5", ".hdf5"):
         raise InputError(f"{path}: arrays are written to HDF5, expected the suffix .h5 or .hdf5")
-    stated = plain_attributes(attributes or {})
+    stated = plain_attributes({**FORMAT, **(attributes or {})})
     with replacing(path, overwrite) as temporary, signals_held():
         write_hdf5_arrays(temporary, arrays, axes=axes or {}, attributes=stated, compress=True)
     return path
