@@ -75,7 +75,10 @@ def test_warm_up_says_in_one_sentence_what_is_ready(monkeypatch, capsys):
     monkeypatch.setattr("cassi.running.warm_up.SIDE", 24)
     assert main(["warm-up"]) == 0
     captured = capsys.readouterr()
-    assert re.fullmatch(r"the kernels are compiled, -> \S+, [\d.]+ s\n", captured.out) and "% done" in captured.err
+    assert (
+        re.fullmatch(r"the kernels are compiled, -> \S+, [\d.]+ s\n", captured.out)
+        and "step 1 of 2: trials" in captured.err
+    )
     monkeypatch.setattr("cassi.kernels.cpu.cache_folder", lambda: None)
     assert main(["warm-up"]) == 0
     check_words(capsys.readouterr().out.splitlines()[-1])

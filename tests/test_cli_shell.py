@@ -56,7 +56,7 @@ def test_without_a_console(tmp_path, monkeypatch, stream):
     if stream == "ascii":
         assert out.errors == err.errors == "strict"  # as they were
         written = out.buffer.getvalue().decode("ascii"), err.buffer.getvalue().decode("ascii")
-        assert "Gr\\xf6\\xdfe \\u03a9_cube.h5" in written[0] and "all steps, 100% done" in written[1]
+        assert "Gr\\xf6\\xdfe \\u03a9_cube.h5" in written[0] and "step 1 of " in written[1]
     else:
         assert (sys.stdout, sys.stderr) == ((out, err) if stream else (None, None))
 

@@ -71,6 +71,11 @@ def accepts(new: Verdict, old: Verdict) -> bool:
     return new.imprint is None or new.imprint <= max(MAX_IMPRINT, (1 + MARGIN) * (old.imprint or 0.0))
 
 
+def is_no_worse(new: Verdict, old: Verdict) -> bool:
+    """Whether the errors are no larger but for chance."""
+    return z(new.squared, old.squared) >= NOT_WORSE
+
+
 def is_better(new: Verdict, old: Verdict) -> bool:
     """Whether the errors are smaller by more than chance."""
     return z(new.squared, old.squared) > BETTER

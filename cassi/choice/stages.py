@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.choice.judge import Verdict, is_better
+from cassi.choice.judge import Verdict, is_no_worse
 from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera
 from cassi.priors.learned import LearnedPrior
@@ -273,7 +273,7 @@ class NonLocal(Stage):
 
     What stands out of the noise the filters pass as a whole, with the noise in it; less of that is fitted where noise
     counts more, and less of faint texture. Which is better depends on scene and noise, by up to 6 dB, and held-out
-    pixels tell: noise counts four times as much as long as they are predicted better after a few iterations.
+    pixels decide: noise counts four times as much as long as they are predicted no worse after a few iterations.
 
     Attributes:
         sigma: its strength, in units of the weights of TV.
@@ -318,7 +318,7 @@ class NonLocal(Stage):
             for count in NOISE_COUNTS:
                 result, run = solve(TRIED, state=begun, noise=count, monitor=watch.of(state.history, cost, trial=True))
                 verdict = problem.verdict(result.x)
-                if best is not None and (watch.over or not is_better(verdict, best)):
+                if best is not None and (watch.over or not is_no_worse(verdict, best)):
                     break
                 best, noise, start, num_iters = verdict, count, run, self.num_iters - TRIED
             watch.expected += watch.spent - end  # of the trials that were not needed

@@ -175,7 +175,7 @@ def common_camera(args: argparse.Namespace, task: Task) -> FoundCamera | str:
     last = len(task.frames) - 1
     chosen: Sequence[int] = sorted({round(k * last / (FRAMES - 1)) for k in range(FRAMES)})
     try:
-        with StepBar({CAMERA: 1.0}, shown=not args.quiet) as bar:
+        with StepBar([CAMERA], shown=not args.quiet) as bar:
             some = _some(task, chosen) or [task.measurement(task.frames[0])]
             found = found_camera.find_camera(
                 *some,

@@ -152,10 +152,10 @@ def run_single(args: argparse.Namespace, task: Task, figures: Path | None, finge
 
 def steps_of(
     args: argparse.Namespace, task: Task, settings: Settings, figures: Path | None, frames: int = 1
-) -> dict[str, float]:
-    """The steps of a run on one snapshot, or a stack, and the share of the time that each usually takes."""
-    solving = tiled_steps(settings) if args.tile is not None else usual_steps(settings, frames) | {"write": 0.01}
-    return {"read": 0.01} | solving | ({"draw": 0.06} if figures else {}) | ({"report": 0.1} if task.report else {})
+) -> list[str]:
+    """The steps of a run on one snapshot, or a stack."""
+    solving = tiled_steps(settings) if args.tile is not None else [*usual_steps(settings, frames), "write"]
+    return ["read", *solving, *(["draw"] if figures else []), *(["report"] if task.report else [])]
 
 
 def solve_and_write(

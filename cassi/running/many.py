@@ -187,7 +187,7 @@ def reconstruct_many(
             work = partial(_solve_and_write, read=read, solve=solve, attributes=dict(attributes or {}))
             computing = _computing(work, todo, count) if executor is None else _computing_on(executor, work, todo)
             what = f"{len(todo)} snapshot{'s' * (len(todo) != 1)}"
-            with computing as jobs, StepBar({what: 1.0}, shown=progress) as bar:
+            with computing as jobs, StepBar([what], shown=progress) as bar:
                 for number, future in enumerate(as_completed(jobs), start=1):
                     name, error = jobs[future].frame.name, future.exception()
                     if isinstance(error, OutputError):

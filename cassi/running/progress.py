@@ -1,12 +1,11 @@
-"""How far a run is, over all of its steps: one bar with the time that is left."""
+"""How far a run is: its steps one after the other, each with a bar and the time that is left."""
 
 from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import accumulate
 
 from tqdm.auto import tqdm
 
@@ -17,15 +16,12 @@ CAMERA, TRIALS, FINAL, ERRORS, SIDE, TILES = (
     "find the camera", "trials", "final run", "error bars", "side picture", "tiles",
 )  # fmt: skip
 WHITE = "white reference, "  # before the steps of its reconstruction
-# Shares of the time that steps usually take, measured on frames of 256 x 256 pixels and 28 bands.
-USUAL = {CAMERA: 0.05, TRIALS: 0.05, FINAL: 0.5, ERRORS: 0.35, SIDE: 1.5}
-DRAWN = 0.1  # [s] before the bar is drawn
-WORTH_A_LINE = 0.05  # share of the time from which on a step is a line in a log
+DELAY = 0.1  # [s] before the bar is drawn
 BAR = "{desc} |{bar}| {percentage:2.0f}%, {elapsed} so far, about {remaining} left"
 
 
-def usual_steps(settings: Settings, frames: int = 1, *, search: bool | None = None) -> dict[str, float]:
-    """The steps of a reconstruction by name, and the share of the time that each usually takes.
+def usual_steps(settings: Settings, frames: int = 1, *, search: bool | None = None) -> list[str]:
+    """The steps of a reconstruction by name, in order.
 
     Args:
         settings: of the run.
@@ -34,16 +30,14 @@ def usual_steps(settings: Settings, frames: int = 1, *, search: bool | None = No
     """
     wanted = {TRIALS: settings.solver == "auto", FINAL: True, ERRORS: settings.uncertainty, SIDE: settings.side}
     each = [name for name, so in wanted.items() if so]
-    steps = {CAMERA: USUAL[CAMERA]} if (settings.searches if search is None else search) else {}
-    steps |= {f"{one_of(k, frames)}{name}": USUAL[name] for k in range(frames) for name in each}
-    if settings.white is not None:
-        steps |= {WHITE + name: USUAL[name] for name in each if name in (TRIALS, FINAL)}
-    return steps
+    steps = [CAMERA] if (settings.searches if search is None else search) else []
+    steps += [f"{one_of(k, frames)}{name}" for k in range(frames) for name in each]
+    return steps + [WHITE + name for name in each if name in (TRIALS, FINAL) and settings.white is not None]
 
 
-def tiled_steps(settings: Settings) -> dict[str, float]:
+def tiled_steps(settings: Settings) -> list[str]:
     """The same of a frame that is reconstructed in tiles."""
-    return {name: USUAL[name] for name in ((CAMERA, TRIALS) if settings.searches else (TRIALS,))} | {TILES: 2.0}
+    return [*([CAMERA] if settings.searches else []), TRIALS, TILES]
 
 
 def one_of(k: int, frames: int) -> str:
@@ -52,8 +46,8 @@ def one_of(k: int, frames: int) -> str:
 
 
 @contextmanager
-def shown(progress: bool | Progress, steps: Mapping[str, float]) -> Iterator[Progress]:
-    """Who is told of the steps of a reconstruction: a bar, the function that was given, or nobody."""
+def shown(progress: bool | Progress, steps: Sequence[str]) -> Iterator[Progress]:
+    """What the steps of a reconstruction are reported to: a bar, the function that was given, or nothing."""
     if callable(progress):
         yield progress
     else:
@@ -62,51 +56,49 @@ def shown(progress: bool | Progress, steps: Mapping[str, float]) -> Iterator[Pro
 
 
 class StepBar:
-    """On a terminal a bar: which step of how many, how much of all is done, how long the rest may take.
+    """On a terminal a bar for each step: its number, the share of it that is done, and how long the rest may take.
 
-    Where stderr is no terminal, a line when a step begins that takes its time. `expected`: the steps in order, by name,
-    and the share of the time that each is expected to take.
+    Where stderr is no terminal, a line as each step begins. `steps` are their names, in order.
     """
 
-    def __init__(self, expected: Mapping[str, float], *, shown: bool = True) -> None:
-        self._step, self.done = "", 0.0
+    def __init__(self, steps: Sequence[str], *, shown: bool = True) -> None:
+        self.steps, self.step, self.share = list(steps), "", 0.0
         self._logged = shown and not on_screen()
-        # What fails at once is one line without a bar. None is made where none is shown: who is interrupted while it
-        # makes tqdm's lock leaves it closed, and other threads wait for it.
+        # An error at once leaves one line, without a bar. None is made unless displayed: an interrupt inside tqdm's
+        # lock would block other threads.
         self._bar = tqdm(
-            total=1.0, leave=False, dynamic_ncols=True, bar_format=BAR, smoothing=0, delay=DRAWN, miniters=0,
+            total=1.0, leave=False, dynamic_ncols=True, bar_format=BAR, smoothing=0, delay=DELAY, miniters=0,
         ) if shown and not self._logged else None  # fmt: skip
-        self.expect(expected)
 
-    def expect(self, expected: Mapping[str, float]) -> None:
-        """The steps, where they are known better now."""
-        whole = sum(expected.values())
-        self._share = {name: value / whole for name, value in expected.items()}
-        self._before = dict(zip(expected, accumulate(self._share.values(), initial=0.0), strict=False))
+    def expect(self, steps: Sequence[str]) -> None:
+        """Set the steps anew, once they are known."""
+        self.steps = list(steps)
 
     def __call__(self, step: str, share: float = 0.0) -> None:
-        """So much of a step is done, and all before it; none goes back. What was not expected is not shown."""
-        if step not in self._share:
+        """Set a step's share; no step goes back, and unknown ones are ignored."""
+        if step not in self.steps or (self.step in self.steps and self.steps.index(step) < self.steps.index(self.step)):
             return
-        self.done = max(self.done, self._before[step] + min(max(share, 0.0), 1.0) * self._share[step])
-        begins, self._step = step != self._step, step
-        if self._logged and begins and self._share[step] >= WORTH_A_LINE:
-            print(f"{step}, {self.done:.0%} done", file=sys.stderr, flush=True)
+        share, begins = min(max(share, 0.0), 1.0), step != self.step
+        self.step, self.share = step, share if begins else max(self.share, share)
+        if begins:
+            self._begin(self.steps.index(step) + 1)
         if self._bar is not None:
-            several = f"step {list(self._share).index(step) + 1} of {len(self._share)}: "
-            self._bar.set_description_str(f"{several if len(self._share) > 1 else ''}{step}", refresh=False)
-            self._bar.update(self.done - self._bar.n)
+            self._bar.update(self.share - self._bar.n)
+
+    def _begin(self, number: int) -> None:
+        """Name the step in the log, or on a bar that starts again."""
+        count = f"step {number} of {len(self.steps)}: " if len(self.steps) > 1 else ""
+        if self._logged:
+            print(f"{count}{self.step}", file=sys.stderr, flush=True)
+        if self._bar is not None:
+            self._bar.reset()
+            self._bar.set_description_str(f"{count}{self.step}", refresh=False)
 
     def __enter__(self) -> StepBar:
         return self
 
-    def __exit__(self, failed: type[BaseException] | None = None, *_: object) -> None:
-        if failed is None:
-            self.done = 1.0
-            if self._logged and self._step:
-                print("all steps, 100% done", file=sys.stderr, flush=True)
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
-            self._bar.update(self.done - self._bar.n)
             self._bar.close()
 
 
