@@ -8,14 +8,14 @@ import torch
 from messages import refuses
 from test_choice_stages import SIZE, Shot
 
-from cassi.choice.adaptation import Adam, Adapt, Example, _photographs, _strip, error
-from cassi.choice.automatic import stages_of
-from cassi.choice.chain import as_list, from_list, repeated
+from cassi.choice.adaptation import Adam, Adapt, Example, _random_strip, _simulate_snapshots
+from cassi.choice.automatic import default_stages
+from cassi.choice.chain import as_list, from_list, repeat_stages
 from cassi.choice.stages import Learned, NonLocal, State, Tv, Watch
 from cassi.priors.learned import LearnedPrior
 from cassi.priors.spectral_basis import synthesise
 from cassi.settings import Settings
-from cassi.solvers.unrolled import unrolled
+from cassi.solvers.unrolled import error, unrolled
 
 SHORT = Tv(20), NonLocal(0.5, 4)
 
@@ -27,11 +27,11 @@ class Case:
         self.shot = Shot(size=32, bands=8, mode="bilinear")
         torch.manual_seed(0)
         self.problem = replace(self.shot.problem, learned=LearnedPrior(SIZE).eval().requires_grad_(False))
-        self.state = repeated(self.shot.A, self.shot.y, self.problem, SHORT, Watch())
+        self.state = repeat_stages(self.shot.A, self.shot.y, self.problem, SHORT, Watch())
 
     def photographs(self) -> list[Example]:
         x = self.state.x.clamp(min=0)
-        return list(_photographs(self.shot.A, self.shot.y, self.problem, x, SHORT, Watch(), lambda: False))
+        return list(_simulate_snapshots(self.shot.A, self.shot.y, self.problem, x, SHORT, Watch(), lambda: False))
 
     def error(self, prior: LearnedPrior) -> float:
         """Mean over the photographs, after the network."""
@@ -60,12 +60,12 @@ def test_a_photograph_is_the_cube_elsewhere_on_the_mask_with_noise_as_stated(cas
         assert error(synthesise(e.start, case.problem.smooth)[None], e.truth[None]) < -15
 
 
-def test_a_strip_is_a_problem_of_its_own(case, monkeypatch):
+def test_a_random_strip_is_a_problem_of_its_own(case, monkeypatch):
     monkeypatch.setattr("cassi.choice.adaptation.PIXELS", 8 * 32)
     A, e = case.shot.A, case.photographs()[0]
-    a, part = _strip(A, e, torch.Generator().manual_seed(1))
+    a, part = _random_strip(A, e, torch.Generator().manual_seed(1))
     assert a.cube_shape == (8, 8, 32) and part.start.shape == (SIZE.components, 8, 32)
-    assert _strip(A, e._replace(truth=torch.zeros_like(e.truth)), torch.Generator())[0] is A  # where no light is
+    assert _random_strip(A, e._replace(truth=torch.zeros_like(e.truth)), torch.Generator())[0] is A  # where no light is
     inside = a.majorizer() > 0
     misfit = (part.y - a.forward(part.truth))[inside]
     assert float((misfit.square() / part.variance[inside]).mean()) == pytest.approx(1, abs=0.3)
@@ -95,7 +95,7 @@ def test_the_same_each_time_also_as_plain_values(case):
     stages = (Tv(20), Adapt(0.5, 3))
     assert from_list(json.loads(json.dumps(as_list(stages)))) == stages
     with torch.no_grad():
-        one, two = (repeated(case.shot.A, case.shot.y, case.problem, stages, Watch()).x for _ in range(2))
+        one, two = (repeat_stages(case.shot.A, case.shot.y, case.problem, stages, Watch()).x for _ in range(2))
     torch.testing.assert_close(one, two)
 
 
@@ -105,7 +105,7 @@ def test_the_clock_stops_it_and_nothing_is_changed(case):
     seen = []
     watch = Watch(lambda record, z: seen.append(record) or len(seen) == 30)  # within the photographs
     assert case.adapted(3, watch) is case.state and watch.stopped and len(seen) == 30
-    assert [name for _, name in case.adapted(2).begun][2] == "adaptation of the network"
+    assert [name for _, name in case.adapted(2).stage_starts][2] == "adaptation of the network"
 
 
 def test_adam_is_that_of_torch():
@@ -120,21 +120,21 @@ def test_adam_is_that_of_torch():
     torch.testing.assert_close(ours, theirs)
 
 
-def test_a_strip_has_light(case, monkeypatch):
+def test_a_random_strip_has_light(case, monkeypatch):
     monkeypatch.setattr("cassi.choice.adaptation.PIXELS", 8 * 32)
     e = case.photographs()[0]
     e.y[9:] = 0
     for seed in range(20):
-        assert _strip(case.shot.A, e, torch.Generator().manual_seed(seed))[1].y.any()
+        assert _random_strip(case.shot.A, e, torch.Generator().manual_seed(seed))[1].y.any()
 
 
 def test_best_adapts_where_there_is_a_network(case):
-    _, chains = stages_of(case.shot.A, Settings(quality="best", weights=case.problem.learned))
+    _, chains = default_stages(case.shot.A, Settings(quality="best", weights=case.problem.learned))
     names = [[type(stage) for stage in chain] for chain in chains]
     assert names[0].count(Learned) == 2 and chains[0][-1] == Adapt(1.0, 100)
     assert chains[0][:4] == (NonLocal(1.0, 12), Learned(), NonLocal(0.5, 12), Learned())
     assert Adapt(1.0, 100).before == (Tv(200), *chains[0][:3]) and Adapt(1.0, 60).after(None) == chains[0][1:-1]
-    fast = stages_of(case.shot.A, Settings(quality="fast", weights=case.problem.learned))
+    fast = default_stages(case.shot.A, Settings(quality="fast", weights=case.problem.learned))
     assert fast[0] == Tv(100) and fast[1][0] == (NonLocal(1.0, 12), Learned(), NonLocal(0.25, 56, None))
     assert chains[1] == chains[0][:-1], "where the adapted cube is refused, the default's stands"
     assert all(Adapt not in chain and Learned not in chain for chain in names[2:])

@@ -99,14 +99,14 @@ def test_the_noise_is_found_and_not_fitted(still_life, found):
 def test_unknown_noise_is_what_total_variation_leaves(still_life, found):
     A, _, _y, noisy = still_life
     split = Split.of(A, noisy.y, 0)
-    first = automatic.explored(split, 12, CameraNoise(), Settings()).plan
+    first = automatic.explore_snapshot(split, 12, CameraNoise(), Settings()).plan
     problem, watch = first.problem(noisy.y, brightness(split.A_train, split.y_train)), stages.Watch()
     x = stages.Tv(200).run(split.A_train, split.y_train, problem, None, watch).x
-    left, plan = noise.noise_left(split, split.misfit(x.clamp(min=0)).square()), found["noisy"].plan
+    left, plan = noise.fit_noise(split, split.misfit(x.clamp(min=0)).square()), found["noisy"].plan
     assert (plan.noise.alpha, plan.noise.beta) == pytest.approx((left.alpha, left.beta), rel=1e-3)
     assert plan.noise != first.noise
     dark = replace(split, y=torch.where(noisy.y < noisy.y.quantile(0.6), 0, noisy.y))  # half of it reads 0
-    assert noise.noise_left(dark, 0.01 * dark.values + 1e-8).alpha == pytest.approx(0.01, rel=0.01)
+    assert noise.fit_noise(dark, 0.01 * dark.values + 1e-8).alpha == pytest.approx(0.01, rel=0.01)
 
 
 def test_other_held_out_pixels_give_nearly_the_same_cube(still_life, found):
@@ -154,7 +154,7 @@ def test_the_choice_is_complete_and_json_can_hold_it(found):
 
 @pytest.mark.parametrize("part", [320, 12], ids=["small", "large"])
 def test_every_run_is_without_the_held_out_pixels(small, monkeypatch, part):
-    monkeypatch.setattr(automatic, "PART", part)
+    monkeypatch.setattr(automatic, "WINDOW", part)
     A, y, _ = small
     held, seen = hold_out(A.gram_diag() > 0, 7), []
     marked = 2 * y.max()
@@ -184,7 +184,7 @@ def test_the_plan_of_a_choice_gives_nearly_its_cube_again(small):
 
 def test_the_spectra_of_a_large_frame_are_learned_from_all_of_it(monkeypatch):
     """The window that the plan is chosen on lies where the texture is, most of the light has another spectrum."""
-    monkeypatch.setattr(automatic, "PART", 24)
+    monkeypatch.setattr(automatic, "WINDOW", 24)
     monkeypatch.setattr(bases, "SCENE_COMPONENTS", 2)
     generator = torch.Generator().manual_seed(3)
     rising, arched = torch.linspace(0, 1, 6), torch.tensor([0.0, 0.6, 1.0, 1.0, 0.6, 0.0])
@@ -263,7 +263,7 @@ def test_several_shots_take_the_fine_stages_of_one_with_a_stronger_prior():
     generator = torch.Generator().manual_seed(1)
     several = MultiShot(tuple(CASSI(random_mask(16, 20, generator=generator), (0, 1, 2, 3)) for _ in range(2)))
     one, two = (
-        [s for s in automatic.stages_of(A, Settings())[1][0] if isinstance(s, stages.NonLocal)]
+        [s for s in automatic.default_stages(A, Settings())[1][0] if isinstance(s, stages.NonLocal)]
         for A in (camera(), several)
     )
     assert [s.sigma for s in two] == pytest.approx([2**0.5 * s.sigma for s in one if s.sigma < one[0].sigma])

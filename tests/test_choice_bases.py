@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cassi.choice.automatic import reconstruct_auto
-from cassi.choice.bases import STANDS_OUT, best_basis, narrow_basis, narrowness, scene_basis
+from cassi.choice.bases import MIN_NARROWNESS, choose_basis, narrow_basis, narrowness, scene_basis
 from cassi.choice.by_name import solve
 from cassi.choice.held_out import Split
 from cassi.choice.noise import CameraNoise, estimate_noise
@@ -16,7 +16,7 @@ from cassi.optics.multi_shot import MultiShot
 from cassi.optics.protocol import Camera
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.spectral_basis import smooth_basis
-from cassi.sequence.neighbors import common_plan
+from cassi.sequence.neighbors import choose_common_plan
 from cassi.settings import Settings
 
 BANDS, SIDE = 20, 64
@@ -49,8 +49,8 @@ def leftover(camera: CASSI, x: torch.Tensor) -> float:
 
 
 def test_light_of_one_color_stands_out_and_smooth_light_does_not(camera):
-    assert leftover(camera, one_color()) > STANDS_OUT
-    assert leftover(camera, smooth_light()) < 0.8 * STANDS_OUT
+    assert leftover(camera, one_color()) > MIN_NARROWNESS
+    assert leftover(camera, smooth_light()) < 0.8 * MIN_NARROWNESS
 
 
 def test_the_filter_finds_the_band_whatever_the_unit(camera):
@@ -97,13 +97,13 @@ def test_the_basis_whose_spectra_the_scene_has_is_chosen_and_of_equals_the_first
     split = Split.of(camera, y, 0)
     problem = Problem(torch.empty(0), torch.zeros_like(y))
     good, foreign = scene_basis(x).float(), torch.eye(BANDS)[:2]
-    name, vectors, compared = best_basis(split, problem, {"foreign": foreign, "own": good, "same": good.clone()})
+    name, vectors, compared = choose_basis(split, problem, {"foreign": foreign, "own": good, "same": good.clone()})
     assert name == "own" and vectors is good
     assert [basis.basis for basis in compared] == ["foreign", "own", "same"]
     assert compared[1].held_out_error < 0.5 * compared[0].held_out_error
-    assert best_basis(split, problem, {"own": good})[2][0].held_out_error is None
+    assert choose_basis(split, problem, {"own": good})[2][0].held_out_error is None
 
 
 def test_the_common_plan_of_frames_finds_the_one_color(camera):
     y = camera.forward(one_color())
-    assert common_plan(camera, torch.stack([y, 0.9 * y])).basis.startswith("narrow")
+    assert choose_common_plan(camera, torch.stack([y, 0.9 * y])).basis.startswith("narrow")

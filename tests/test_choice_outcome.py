@@ -8,7 +8,7 @@ from messages import check_words
 
 from cassi.choice.adaptation import Adapt
 from cassi.choice.bases import BasisError
-from cassi.choice.chain import Trial
+from cassi.choice.chain import ChainTrial
 from cassi.choice.noise import NoiseModel
 from cassi.choice.outcome import Evidence, Outcome
 from cassi.choice.plan import Plan
@@ -18,7 +18,7 @@ from cassi.solvers.loop import Result
 
 def outcome(components: int = 8, error: float = 0.1, stages=None) -> Outcome:
     bases = (BasisError("scene-8", 0.2), BasisError("narrow-10", 0.3))
-    trials = (Trial("total variation", 0.2, 0.01, True), Trial("learned", 0.4, 0.2, False))
+    trials = (ChainTrial("total variation", 0.2, 0.01, True), ChainTrial("learned", 0.4, 0.2, False))
     plan = Plan("scene-8", torch.ones(components, 12), NoiseModel(0.1, 0.2, "a guess"), 1.0, stages or (Tv(5),))
     result = Result(torch.zeros(12, 4, 4), (), "max_iters")
     return Outcome(result, "subspace-tv", plan=plan, evidence=Evidence(bases, trials, error, 100, 0, None))
@@ -36,7 +36,7 @@ def test_a_run_that_was_stopped_is_called_neither_good_nor_bad():
     whole = outcome(error=1.0)
     short = replace(whole, result=replace(whole.result, status="stopped"))
     check_words(whole.explain(), short.explain())
-    assert "which is bad" not in short.explain()
+    assert "(poor: " not in short.explain()
 
 
 @pytest.mark.parametrize("error", [0.03, 0.2, 1.0])

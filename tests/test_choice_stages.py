@@ -12,8 +12,8 @@ from scipy import stats
 from test_priors_learned import stirred
 
 from cassi import CASSI, reconstruct
-from cassi.choice.automatic import explored, reconstruct_auto, stages_of
-from cassi.choice.chain import Chain, Trial, as_list, final_run, from_list, repeated
+from cassi.choice.automatic import default_stages, explore_snapshot, reconstruct_auto
+from cassi.choice.chain import Chain, ChainTrial, as_list, from_list, repeat_stages, run_chains
 from cassi.choice.held_out import Split
 from cassi.choice.judge import Verdict, accepts, is_better, z
 from cassi.choice.noise import CameraNoise
@@ -52,12 +52,12 @@ def shot() -> Shot:
 
 def gone_on(
     split: Split, problem: Problem, first: Tv, chains: list[Chain], watch: Watch | None = None, judged: bool = True
-) -> tuple[State, tuple[Trial, ...]]:
+) -> tuple[State, tuple[ChainTrial, ...]]:
     """Total variation and what follows it."""
     watch = watch or Watch()
     state = first.run(split.A_train, split.y_train, problem, None, watch)
     verdict = split.verdict(state.x) if judged else None
-    return final_run(split, problem, state, () if watch.over else chains, watch, verdict)
+    return run_chains(split, problem, state, () if watch.over else chains, watch, verdict)
 
 
 class Oracle(LearnedPrior):
@@ -82,7 +82,7 @@ def test_total_variation_goes_on_where_it_was_left(shot):
     twice = Tv(20).run(shot.A, shot.y, shot.problem, Tv(10).run(shot.A, shot.y, shot.problem, None, Watch()), Watch())
     torch.testing.assert_close(twice.x, once.x, rtol=1e-4, atol=1e-5)
     assert [r.iteration for r in twice.history] == list(range(1, 31))
-    assert twice.begun == ((1, "total variation"), (11, "total variation"))
+    assert twice.stage_starts == ((1, "total variation"), (11, "total variation"))
 
 
 def test_another_prior_forgets_the_multiplier(shot):
@@ -131,7 +131,7 @@ def test_the_network_leaves_what_its_basis_cannot_hold(shot):
     outside = change - torch.einsum("kc,khw->chw", B, analyse(change, B))
     assert float(outside.abs().max()) < 1e-5 < 1e-3 < float(change.abs().max())
     torch.testing.assert_close(found.run.z, analyse(found.x, problem.basis))
-    assert found.begun[-1] == (11, "learned")
+    assert found.stage_starts[-1] == (11, "learned")
 
 
 def test_a_tile_is_corrected_in_units_of_its_frame(shot):
@@ -237,7 +237,7 @@ def test_a_plan_repeats_its_stages(shot):
     state: State | None = None
     for stage in stages:
         state = stage.run(shot.A, shot.y, problem, state, Watch())
-    again = repeated(shot.A, shot.y, problem, stages, Watch())
+    again = repeat_stages(shot.A, shot.y, problem, stages, Watch())
     torch.testing.assert_close(again.x, state.x)
     assert [r.iteration for r in again.history] == list(range(1, 14))
 
@@ -343,7 +343,7 @@ def test_cameras_of_few_bands_go_without_a_network(shot):
 def test_small_frames_are_left_to_total_variation():
     narrow = CASSI.from_step(torch.rand(16, 4, generator=torch.Generator().manual_seed(0)), 1, 4)
     for quality in ("fast", "default", "best"):
-        _, chains = stages_of(narrow, Settings(quality=quality))
+        _, chains = default_stages(narrow, Settings(quality=quality))
         assert [[type(stage) for stage in chain] for chain in chains] == [[Tv]]
 
 
@@ -352,7 +352,9 @@ def test_an_exploration_of_bright_objects_in_the_dark_raises_the_level(shot):
     x[:, 10:14, 10:14] = 1.0
     levels = []
     for scene in (shot.x, x):
-        levels.append(explored(Split.of(shot.A, shot.A.forward(scene), 0), 6, CameraNoise(), Settings()).plan.level)
+        levels.append(
+            explore_snapshot(Split.of(shot.A, shot.A.forward(scene), 0), 6, CameraNoise(), Settings()).plan.level
+        )
     assert levels[0] == 1.0
     assert levels[1] > 2
 

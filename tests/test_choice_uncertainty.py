@@ -41,12 +41,12 @@ def test_errors_come_back_to_where_they_were_made():
     assert float(squared[near].mean()) > 10 * float(squared[14:].mean())
 
 
-def test_what_is_missed_tells_a_camera_that_is_another():
+def test_a_held_out_error_shows_another_camera():
     A, x = camera(), torch.full((C, H, W), 0.5)
     x[:3, 3:9, 6:14] = 1.5
     right, wrong = (CASSI(0.1 + mask, A.shifts) for mask in (A.mask, A.mask.flip(-1)))  # light reaches the same pixels
     y = right @ x
-    assert bootstrap(wrong, y, x, SILENT).missed > 3 * bootstrap(right, y, x, SILENT).missed
+    assert bootstrap(wrong, y, x, SILENT).held_out_error > 3 * bootstrap(right, y, x, SILENT).held_out_error
 
 
 def test_the_formula_by_hand():

@@ -70,8 +70,8 @@ class Dimmed(stages.Stage):
 
 @pytest.mark.parametrize(("factor", "kept"), [(0.95, True), (0.0, False)])
 def test_a_stage_of_the_default_solver(monkeypatch, factor, kept):
-    """In a chain of `stages_of` it is judged like the others; in `STAGES` its plan is saved and repeated."""
-    monkeypatch.setattr(automatic, "stages_of", lambda A, method: (stages.Tv(50), ((Dimmed(factor),),)))
+    """In a chain of `default_stages` it is judged like the others; in `STAGES` its plan is saved and repeated."""
+    monkeypatch.setattr(automatic, "default_stages", lambda A, method: (stages.Tv(50), ((Dimmed(factor),),)))
     monkeypatch.setitem(STAGES, "dimmed", Dimmed)
     A = cassi.CASSI.from_step(torch.rand(32, 32, generator=torch.Generator().manual_seed(0)), step=1, num_bands=4)
     x = torch.rand(4, 32, 32, generator=torch.Generator().manual_seed(1))

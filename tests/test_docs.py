@@ -158,8 +158,8 @@ def test_the_examples_run(page: Path, small_data: Path, monkeypatch: pytest.Monk
     if page.stem != "looking-at-a-result":  # which calls it by name
         monkeypatch.setattr(figures, "figures_of", one)
     monkeypatch.setattr(cassi.cli.simulate, "BENCH_SIZE", (56, 56))
-    monkeypatch.setattr(cassi.choice.automatic, "stages_of", lambda A, method: (Tv(6), ((NonLocal(0.5, 2),),)))
-    monkeypatch.setattr(cassi.sequence.neighbors, "in_turn", lambda strength, *noise: (NonLocal(strength, 2),))
+    monkeypatch.setattr(cassi.choice.automatic, "default_stages", lambda A, method: (Tv(6), ((NonLocal(0.5, 2),),)))
+    monkeypatch.setattr(cassi.sequence.neighbors, "alternating_stages", lambda sigma, *noise: (NonLocal(sigma, 2),))
     for part in ("ALONE", "TOGETHER"):
         monkeypatch.setattr(cassi.sequence.neighbors, part, 5)
     for old in [*small_data.glob("*cubes"), *small_data.glob("data/*_cube.h5")]:

@@ -109,7 +109,7 @@ def test_on_a_terminal_there_is_a_bar(capsys, monkeypatch):
 
 
 def test_the_program_counts_all_its_steps(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(cassi.looking.figures, "figures_of", lambda data, caption: print("drawn") or {})
+    monkeypatch.setattr(cassi.looking.figures, "figures_of", lambda data, **look: print("drawn") or {})
     write_h5(tmp_path / "m.h5", measurement=Y.numpy(), mask=MASK.numpy())
     argv = ["reconstruct", str(tmp_path / "m.h5"), "--num-bands", str(C), "--solver", "gap-tv", "--iterations", "3"]
     assert main([*argv, "--report"]) == 0

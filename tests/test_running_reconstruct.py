@@ -264,9 +264,9 @@ def test_the_lines_of_the_readme_run(monkeypatch, capsys):
     root = Path(__file__).parent.parent
     monkeypatch.chdir(root)
     # that the lines run is what is tested
-    monkeypatch.setattr(automatic, "stages_of", lambda A, method: (Tv(10), ()))
+    monkeypatch.setattr(automatic, "default_stages", lambda A, method: (Tv(10), ()))
     monkeypatch.setattr("cassi.calibration.found_camera.find_camera", lambda m, **settings: None)
-    monkeypatch.setattr("cassi.sequence.neighbors.in_turn", lambda strength, *noise: (NonLocal(strength, 2),))
+    monkeypatch.setattr("cassi.sequence.neighbors.alternating_stages", lambda sigma, *noise: (NonLocal(sigma, 2),))
     for part in ("ALONE", "TOGETHER"):
         monkeypatch.setattr(f"cassi.sequence.neighbors.{part}", 5)
     code = re.search(r"```python\n(.*?)```", (root / "README.md").read_text(), re.DOTALL)

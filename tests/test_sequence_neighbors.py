@@ -15,7 +15,7 @@ from cassi.errors import InputError
 from cassi.optics.measurement import Measurement
 from cassi.sequence.frames import InSequence, ReadWindow, beside, sequence_plan
 from cassi.sequence.moving_scene import MovingScene
-from cassi.sequence.neighbors import alone, common_plan, together
+from cassi.sequence.neighbors import alone, choose_common_plan, together
 from cassi.settings import Settings
 
 C, SIZE = 5, 40
@@ -41,7 +41,7 @@ def film() -> tuple[list[torch.Tensor], torch.Tensor, Plan]:
     truth = [scene(0, 0.8 * t) for t in range(3)]
     noise = torch.randn(3, *A.measurement_shape, generator=torch.Generator().manual_seed(5))
     y = torch.stack([A @ x for x in truth]) + 0.02 * noise
-    return truth, y, common_plan(A, y)
+    return truth, y, choose_common_plan(A, y)
 
 
 def test_neighbors_help_where_the_scene_moves(film, monkeypatch):
@@ -59,7 +59,7 @@ def test_neighbors_help_where_the_scene_moves(film, monkeypatch):
     found = together(frames[1], [frames[0], frames[2]], plan, Watch())
     common, taken = ([s.sigma for s in one.stages if isinstance(s, NonLocal)] for one in (plan, found.plan))
     assert taken == pytest.approx([3**0.5 * sigma for sigma in common])
-    assert len(found.begun) == len(found.plan.stages) and found.begun[0][1] == "total variation"
+    assert len(found.stage_starts) == len(found.plan.stages) and found.stage_starts[0][1] == "total variation"
 
 
 def test_the_network_sees_the_snapshot_of_one_frame(film):

@@ -1,5 +1,5 @@
-"""Level 3: what a snapshot is solved with, decided by held-out pixels.
+"""Level 3: the choices of the default solver, which held-out detector pixels decide.
 
-`stages` has the stages of the default solver and the loop over them, `held_out` their judge, and `automatic` puts them
-together; `by_name` serves those who name a solver.
+`stages` holds its stages and `chain` the loop over them, `judge` compares their cubes at the pixels of `held_out`, and
+`automatic` puts all together. `by_name` runs any solver by its name.
 """

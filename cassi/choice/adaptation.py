@@ -1,4 +1,4 @@
-"""The network trained on for the scene and the camera at hand: what quality "best" adds."""
+"""The network trained further for one scene and camera: what quality "best" adds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cassi.choice.stages import Learned, Problem, Stage, State, Tv, Watch, check_count, check_positive, in_turn
+from cassi.choice.stages import (
+    Learned,
+    Problem,
+    Stage,
+    State,
+    Tv,
+    Watch,
+    alternating_stages,
+    check_count,
+    check_positive,
+)
 from cassi.errors import InputError
 from cassi.optics.cropping import crop, croppable
 from cassi.optics.protocol import Camera
@@ -21,15 +31,15 @@ from cassi.priors.spectral_basis import analyse, synthesise
 from cassi.solvers.loop import Record, Result
 from cassi.solvers.unrolled import error, unrolled
 
-PHOTOGRAPHS = 3
-# Of learning with Adam, at most, and steps until it is reached. On two windows of CAVE scenes (128 x 128 px), with and
+NUM_SNAPSHOTS = 3
+# Greatest learning rate of Adam, and steps until it is reached. On two windows of CAVE scenes (128 x 128 px), with and
 # without noise, 36 steps and the stages after them gain 0.4 to 0.65 dB over the default; Muon at 1e-4 gains 0.1 less.
-RATE, WARM = 2e-4, 10
+RATE, WARMUP_STEPS = 2e-4, 10
 PIXELS = 1 << 14  # of an example
 
 
 class Example(NamedTuple):
-    """A photograph of the cube that was found, (H, W'), its variance, what stages made of it, and the cube itself."""
+    """A simulated snapshot (H, W') of a known cube, its variance, the coefficients a network starts from, the truth."""
 
     y: Tensor
     variance: Tensor
@@ -39,15 +49,15 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True)
 class Adapt(Stage):
-    """The network trained on for one scene and camera: the cube so far is a scene whose truth is known.
+    """The network trained further for one scene and camera, with the cube so far as a scene whose truth is known.
 
         y_s = Phi T_s x + n_s,    w <- w - rate grad error(net_w(before(y_s)), T_s x),    s = 0, 1, 2
         x <- (x + after_w(x)) / 2
 
-    T_s lays the rows of the scene elsewhere on the mask, n_s is noise as strong as the snapshot's, and `before` are the
-    stages before a network in the default solver of one shot. Network and non-local prior then take turns once more,
-    with the network that was trained. A cube that teaches lacks the finest texture, which the network then learns to
-    leave out: the mean with the cube that taught loses 0.2 dB on feathers at worst, where the new one alone loses 1.2.
+    T_s shifts the rows of the scene over the mask, n_s is noise as strong as the snapshot's, and `before` are the
+    stages before a network in the default solver of one shot. Then network and non-local prior alternate once more,
+    with the trained network. The cube lacks the finest texture, and the network learns to omit it: the mean of both
+    cubes loses at most 0.2 dB, on feathers, where the new one alone loses 1.2.
 
     Attributes:
         sigma: strength of the first non-local prior of the chain.
@@ -59,7 +69,7 @@ class Adapt(Stage):
 
     key, name, words = "adapt", "adaptation of the network", "its adaptation to the scene"
     needs_network = True
-    in_tiles = False  # each would have a network of its own
+    in_tiles = False  # each tile would have another network
     STEP = 100.0  # cost
 
     def __post_init__(self) -> None:
@@ -68,25 +78,25 @@ class Adapt(Stage):
 
     @property
     def cost(self) -> float:
-        return self.STEP * self.num_steps + sum(s.cost for s in (*PHOTOGRAPHS * self.before, *self.after(1.0)))
+        return self.STEP * self.num_steps + sum(s.cost for s in (*NUM_SNAPSHOTS * self.before, *self.after(1.0)))
 
     @property
     def before(self) -> tuple[Stage, ...]:
-        """What the default solver does before its second network."""
-        return Tv(200), *in_turn(self.sigma)[:3]
+        """The stages of the default solver up to its second network."""
+        return Tv(200), *alternating_stages(self.sigma)[:3]
 
     def after(self, noise: float | None) -> tuple[Stage, ...]:
-        """What follows with the network that was trained; noise counts as it did in the cube that teaches."""
-        return in_turn(self.sigma, noise)[1:]
+        """The stages that follow with the trained network; noise counts as it did in the cube it was trained on."""
+        return alternating_stages(self.sigma, noise)[1:]
 
     def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
         if problem.learned is None or state is None:
-            raise ValueError("there is no network, or no cube, to train it on with")
+            raise ValueError("there is no network to train, or no cube to train it on")
         if torch.is_inference_mode_enabled():
-            raise InputError("quality best trains a network, which torch.inference_mode forbids; take torch.no_grad")
+            raise InputError("quality best trains a network, which torch.inference_mode forbids; use torch.no_grad")
         start, last = time.perf_counter(), state.history[-1]
-        told = partial(watch.ask, last, state.x if state.run is None else state.run.z)
-        examples = list(_photographs(A, y, problem, state.x.clamp(min=0), self.before, watch, told))
+        should_stop = partial(watch.ask, last, state.x if state.run is None else state.run.z)
+        examples = list(_simulate_snapshots(A, y, problem, state.x.clamp(min=0), self.before, watch, should_stop))
         if watch.over:
             return state
         generator, B, level = torch.Generator().manual_seed(0), problem.smooth.to(y), problem.weight(A, y)
@@ -94,16 +104,16 @@ class Adapt(Stage):
         adam = Adam(list(prior.parameters()))
         with torch.enable_grad():
             for step in range(self.num_steps):
-                a, e = _strip(A, examples[step % len(examples)], generator)
+                a, e = _random_strip(A, examples[step % len(examples)], generator)
                 _, z = unrolled(a, e.y[None], B, prior, e.start[None], variance=e.variance[None], level=level)
                 error(synthesise(z, B), e.truth[None]).backward()  # type: ignore[no-untyped-call]
                 torch.nn.utils.clip_grad_norm_(prior.parameters(), 1.0)
-                adam.step(RATE * min(1, (step + 1) / WARM) * (1 - step / self.num_steps))
-                if watch.spend(self.STEP) or told():
+                adam.step(RATE * min(1, (step + 1) / WARMUP_STEPS) * (1 - step / self.num_steps))
+                if watch.spend(self.STEP) or should_stop():
                     return state
         problem = replace(problem, learned=prior.requires_grad_(False))
-        taught = Record(1, time.perf_counter() - start, last.residual, 0.0)
-        new = state.followed_by(Result(state.x, (taught,), "max_iters"), state.run, self)
+        training = Record(1, time.perf_counter() - start, last.residual, 0.0)
+        new = state.followed_by(Result(state.x, (training,), "max_iters"), state.run, self)
         for stage in self.after(state.noise):
             new = stage.run(A, y, problem, new, watch)
             if watch.over:
@@ -133,43 +143,52 @@ class Adam:
                 w.grad = None
 
 
-def begun_at(x: Tensor, A: Camera, y: Tensor, variance: Tensor, truth: Tensor, B: Tensor) -> Example:
-    """What a network makes of a cube x: the rest outside of its basis, which it leaves, is taken off."""
+def make_example(x: Tensor, A: Camera, y: Tensor, variance: Tensor, truth: Tensor, B: Tensor) -> Example:
+    """An example that starts from a cube x, without the part outside the network's basis, which it leaves unchanged."""
     start = analyse(x, B)
     rest = x - synthesise(start, B)
     return Example(y - A.forward(rest), variance, start, truth - rest)
 
 
-def elsewhere(t: Tensor, s: int, *, back: bool = False) -> Tensor:
-    """T_s: rows laid elsewhere on the mask, upside down, rolled by a third, or both; light moves along rows only."""
-    axes, turn = ([-2] if s % 2 == 0 else []), s * t.shape[-2] // PHOTOGRAPHS
+def shift_over_mask(t: Tensor, s: int, *, back: bool = False) -> Tensor:
+    """T_s: rows turned upside down, rolled by a third, or both, as light moves along rows only; `back`: its inverse."""
+    axes, turn = ([-2] if s % 2 == 0 else []), s * t.shape[-2] // NUM_SNAPSHOTS
     return t.roll(-turn, -2).flip(axes) if back else t.flip(axes).roll(turn, -2)
 
 
-def _photographs(
-    A: Camera, y: Tensor, problem: Problem, x: Tensor, stages: Sequence[Stage], watch: Watch, told: Callable[[], bool]
+def _simulate_snapshots(
+    A: Camera,
+    y: Tensor,
+    problem: Problem,
+    x: Tensor,
+    stages: Sequence[Stage],
+    watch: Watch,
+    should_stop: Callable[[], bool],
 ) -> Iterator[Example]:
-    """Photographs of a cube, each with two starts: those of the two networks of the default solver."""
+    """Simulate snapshots of a cube, each with two examples: where the two networks of the default solver start."""
     B = problem.smooth.to(y)
     variance = torch.as_tensor(problem.variance, dtype=y.dtype, device=y.device).expand(y.shape)
     generator = torch.Generator().manual_seed(0)
-    for s in range(PHOTOGRAPHS):
-        truth, expected = elsewhere(x, s), elsewhere(variance, s)
-        noise = expected.sqrt() * torch.randn(y.shape, generator=generator).to(y)
+    for s in range(NUM_SNAPSHOTS):
+        truth, shifted = shift_over_mask(x, s), shift_over_mask(variance, s)
+        noise = shifted.sqrt() * torch.randn(y.shape, generator=generator).to(y)
         light = A.forward(truth)
-        seen = torch.where(A.majorizer() > 0, light + noise, 0)
-        here, inner = replace(problem, variance=expected), Watch(lambda record, z: told(), deadline=watch.deadline)
+        snapshot = torch.where(A.majorizer() > 0, light + noise, 0)
+        here, inner = (
+            replace(problem, variance=shifted),
+            Watch(lambda record, z: should_stop(), deadline=watch.deadline),
+        )
         state: State | None = None
         for stage, following in zip(stages, (*stages[1:], Learned()), strict=True):
-            state = stage.run(A, seen, here, state, inner)
+            state = stage.run(A, snapshot, here, state, inner)
             if watch.spend(stage.cost) or watch.over:
                 return
             if following.needs_network:
-                yield begun_at(state.x, A, seen, expected, truth, B)
+                yield make_example(state.x, A, snapshot, shifted, truth, B)
 
 
-def _strip(A: Camera, e: Example, generator: torch.Generator) -> tuple[Camera, Example]:
-    """Some rows of an example with light, about `PIXELS` pixels in all: a camera of its own, as rows do not mix."""
+def _random_strip(A: Camera, e: Example, generator: torch.Generator) -> tuple[Camera, Example]:
+    """Draw rows of an example that are lit, about `PIXELS` pixels: a camera of their own, as rows do not mix."""
     height, width = A.cube_shape[-2:]
     count = min(height, max(8, math.ceil(PIXELS / width / 8) * 8))
     lit = (e.y.abs().reshape(-1, *e.y.shape[-2:]).amax((0, -1)) > 0) & (e.truth.amax((0, -1)) > 0)
@@ -179,5 +198,5 @@ def _strip(A: Camera, e: Example, generator: torch.Generator) -> tuple[Camera, E
     while not lit[rows].any():
         first = int(torch.randint(height - count + 1, (1,), generator=generator))
         rows = slice(first, first + count)
-    a, seen = crop(A, e.y, rows, slice(0, width))
-    return a, Example(seen, e.variance[..., rows, :], e.start[..., rows, :], e.truth[..., rows, :])
+    a, y = crop(A, e.y, rows, slice(0, width))
+    return a, Example(y, e.variance[..., rows, :], e.start[..., rows, :], e.truth[..., rows, :])

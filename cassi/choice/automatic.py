@@ -1,15 +1,14 @@
 """The default solver: everything it needs is chosen from the measurement alone.
 
-1. A random 2 % of the detector pixels is held out: their row weight is 0, so they are out of the data term exactly. How
-   well a cube predicts them is an error estimate that needs no truth (`held_out`).
-2. A pilot, a short run of total variation with smooth spectra, tells the spectra of the scene, in which all else is
-   solved (`bases`), and a first estimate of the noise, variance = alpha y + beta, where it is unknown (`noise`).
-3. Stages: total variation finds where light comes from, and tells the noise anew: what it leaves. Then a non-local
-   prior and a network unrolled through the camera say what scenes look like, as far as held-out pixels and the mask's
-   imprint agree (`stages`).
+1. A random 2 % of the detector pixels is held out: their row weight is 0, which takes them out of the data term
+   exactly. How well a cube predicts them is an error estimate that needs no truth (`held_out`).
+2. A pilot, a short run of total variation with smooth spectra, gives the spectra of the scene, in which all else is
+   solved (`bases`), and a first estimate of the noise, variance = alpha y + beta, if it is unknown (`noise`).
+3. Stages: total variation, whose residual gives the final estimate of the noise. Then a non-local prior and a network
+   unrolled through the camera, each of which the judge accepts or rejects (`stages`, `judge`).
 
-Of a frame much larger than 320 x 320 pixels noise and basis are chosen on such a window of it; the spectra of the scene
-are learned from all of it, and the stages are judged on all of it.
+For a frame larger than 320 x 320 pixels noise and basis are chosen on a window of that size; the spectra of the scene
+are learned from the whole frame, and the stages are judged on all of it.
 """
 
 from __future__ import annotations
@@ -25,13 +24,22 @@ import torch
 from torch import Tensor
 
 from cassi.choice.adaptation import Adapt
-from cassi.choice.bases import NARROW, SCENE, STANDS_OUT, BasisError, best_basis, narrow_basis, narrowness, scene_basis
-from cassi.choice.chain import Chain, cost, final_run, repeated
+from cassi.choice.bases import (
+    MIN_NARROWNESS,
+    NARROW,
+    SCENE,
+    BasisError,
+    choose_basis,
+    narrow_basis,
+    narrowness,
+    scene_basis,
+)
+from cassi.choice.chain import Chain, cost, repeat_stages, run_chains
 from cassi.choice.held_out import Split
-from cassi.choice.noise import PILOT_ITERS, CameraNoise, estimate_noise, noise_left, pilot_basis
+from cassi.choice.noise import PILOT_ITERS, CameraNoise, estimate_noise, fit_noise, pilot_basis
 from cassi.choice.outcome import Evidence, Outcome
 from cassi.choice.plan import Plan
-from cassi.choice.stages import PATCH, Learned, Problem, State, Tv, Watch, in_turn
+from cassi.choice.stages import PATCH, Learned, Problem, State, Tv, Watch, alternating_stages
 from cassi.choice.uncertainty import bootstrap, standard_deviation
 from cassi.kernels.covariance import covariance_sum
 from cassi.optics.cropping import Block, crop, croppable, liveliest
@@ -42,33 +50,32 @@ from cassi.priors.spectral_basis import principal_basis
 from cassi.settings import Settings
 from cassi.solvers.loop import Result
 
-PART = 320  # side of the window of a larger frame on which its plan is chosen [pixel]
-OF_WINDOW = 0.7  # of the time of that choice; the rest goes into the spectra of the whole frame
-# Of training the network, for quality "best": on five CAVE windows 60 gained 0.39 dB on average, 120 gained
-# 0.45; 100 take 80 s on two cores at 256 x 256.
+WINDOW = 320  # side of the part of a larger frame on which its plan is chosen [pixel]
+# Of training the network, for quality "best": on five CAVE windows 60 gain 0.39 dB on average, 120 gain 0.45; 100 take
+# 80 s on two cores at 256 x 256.
 ADAPT_STEPS = 100
 
 
-def without_learned(chain: Chain) -> Chain:
-    """The chain without its network."""
+def without_network(chain: Chain) -> Chain:
+    """The chain without its learned stages."""
     return tuple(stage for stage in chain if not stage.needs_network)
 
 
-def stages_of(A: Camera, settings: Settings) -> tuple[Tv, tuple[Chain, ...]]:
-    """What the default solver does to a snapshot of this camera: total variation, and the chains that may follow."""
+def default_stages(A: Camera, settings: Settings) -> tuple[Tv, tuple[Chain, ...]]:
+    """The stages of the default solver for this camera: total variation, and the chains that may follow."""
     if settings.num_iters is not None:
         return Tv(int(settings.num_iters)), ()
     first, more = {"fast": (100, 50), "default": (200, 300), "best": (200, 1500)}[settings.quality]
     strength = math.sqrt(A.num_shots)
-    # what several shots tell coarse runs would wash out: four are 0.4 dB better without, on ten CAVE windows with noise
-    chain: Chain = in_turn(strength) if A.num_shots == 1 else in_turn(strength)[2:]
+    # coarse stages would blur what extra shots resolve: four are 0.4 dB better without, on ten CAVE windows with noise
+    chain: Chain = alternating_stages(strength) if A.num_shots == 1 else alternating_stages(strength)[2:]
     chain = (*chain[: chain.index(Learned()) + 1], chain[-1]) if settings.quality == "fast" else chain
     if settings.prior == "tv" or min(A.cube_shape[1:]) < PATCH:
         chain = ()
     elif learned_prior(A, settings) is None:
-        chain = without_learned(chain)
+        chain = without_network(chain)
     best: Chain = (*chain, Adapt(strength, ADAPT_STEPS)) if settings.quality == "best" and Learned() in chain else chain
-    chains = (best, chain, without_learned(chain), (Tv(more),))
+    chains = (best, chain, without_network(chain), (Tv(more),))
     return Tv(first), tuple(dict.fromkeys(chain for chain in chains if chain))
 
 
@@ -84,15 +91,15 @@ def reconstruct_auto(
     """Reconstruct one snapshot with nothing to tune.
 
     Args:
-        A: the camera; row weights of 0 mark bad pixels, other row weights are not understood here.
+        A: the camera; row weights of 0 mark bad pixels, other row weights are not supported.
         y: measurement, of the shape that A makes, weighted as the operator (bad pixels 0).
         wavelengths: of the bands [nm] (C,), for spectra smooth over wavelength; over the band number if not given.
-        noise: of the camera, where it is known; estimated from held-out pixels if not.
-        settings: see `stages_of` for what quality, prior and num_iters mean. A plan is repeated, and nothing chosen.
-        watch: sees the iterations of the stages, which are run until it stops them.
+        noise: of the camera; estimated from held-out pixels if unknown.
+        settings: see `default_stages` for quality, prior and num_iters. A plan is repeated without any choice.
+        watch: monitors the iterations of the stages, and may stop them.
 
     Returns:
-        Outcome, its cube >= 0, found without the held-out pixels unless a plan is repeated.
+        Outcome, its cube >= 0, solved without the held-out pixels unless a plan is repeated.
 
     Raises:
         ValueError: more than one snapshot, or a plan for another number of bands.
@@ -108,19 +115,22 @@ def reconstruct_auto(
     if settings.plan is not None:
         plan = cast(Plan, settings.plan)  # its file is read
         plan.check_bands(A.cube_shape[0])
-        state = repeated(A, y, plan.problem(y), plan.stages, watch)
+        state = repeat_stages(A, y, plan.problem(y), plan.stages, watch)
         return _outcome(A, y, state, watch, plan, None, settings)
     watch.report("trials", 0.0)
     axis = A.cube_shape[0] if wavelengths is None else wavelengths
     split, part = Split.of(A, y, settings.seed), window(A, y)
     A_train, y_train = split.A_train, split.y_train
     if part is None or not croppable(A_train):
-        found = explored(split, axis, noise, settings)
+        exploration = explore_snapshot(split, axis, noise, settings)
     else:
-        found = explored(Split.of(*crop(A_train, y_train, *part), settings.seed), axis, noise, settings, frame=(A, y))
-        found = replace(found, plan=_with_spectra_of_all(found.plan, A_train, y_train, axis, watch))
+        exploration = explore_snapshot(
+            Split.of(*crop(A_train, y_train, *part), settings.seed), axis, noise, settings, frame=(A, y)
+        )
+        plan = _relearn_basis_on_frame(exploration.plan, A_train, y_train, axis, watch)
+        exploration = replace(exploration, plan=plan)
     watch.report("trials", 1.0)
-    state, plan, evidence = _staged(split, found, noise, settings, watch)
+    state, plan, evidence = _run_stages(split, exploration, noise, settings, watch)
     return _outcome(A, y, state, watch, plan, evidence, settings)
 
 
@@ -133,7 +143,7 @@ def choose_plan(
     settings: Settings = Settings(),
     watch: Watch | None = None,
 ) -> tuple[Plan, Evidence]:
-    """The plan of a frame that is too large to be solved at once: its stages, too, are chosen on the `window`.
+    """Choose the plan of a frame that is too large to be solved at once, its stages too, on a `window` of it.
 
     Arguments as for `reconstruct_auto`; the monitor is not called. No network is adapted: tiles would differ by it.
     """
@@ -142,23 +152,23 @@ def choose_plan(
     axis = A.cube_shape[0] if wavelengths is None else wavelengths
     part = window(A, y)
     split = Split.of(*((A, y) if part is None else crop(A, y, *part)), settings.seed)
-    found = explored(split, axis, noise, settings, frame=(A, y))
-    only = Watch(progress=lambda step, share: watch.report("trials", OF_WINDOW * share))  # it only serves the choice
-    _, plan, evidence = _staged(split, found, noise, settings, only)
-    return (plan if part is None else _with_spectra_of_all(plan, A, y, axis, watch)), replace(evidence, part=part)
+    exploration = explore_snapshot(split, axis, noise, settings, frame=(A, y))
+    steps = 1 + (0 if part is None else len(_parts(A)))
+    inner = Watch(progress=lambda step, share: watch.report("trials", share / steps))
+    _, plan, evidence = _run_stages(split, exploration, noise, settings, inner)
+    return (plan if part is None else _relearn_basis_on_frame(plan, A, y, axis, watch)), replace(evidence, part=part)
 
 
-def _with_spectra_of_all(
+def _relearn_basis_on_frame(
     plan: Plan, A: Block, y: Tensor, axis: int | Sequence[float] | np.ndarray, watch: Watch
 ) -> Plan:
-    """A plan whose spectra were learned from a window, with those of all the frame: beside it there may be others."""
+    """The plan of a window with spectra learned from the whole frame, which may hold others."""
     if plan.basis != SCENE:
         return plan
     covariance = torch.zeros(())
-    rows, columns = (_cut(length) for length in A.cube_shape[-2:])
-    parts = [(i, j) for i in rows for j in columns]
-    for k, part in enumerate(parts):
-        watch.report("trials", OF_WINDOW + (1 - OF_WINDOW) * k / len(parts))
+    parts = _parts(A)
+    for k, part in enumerate(parts, 1):
+        watch.report("trials", k / (1 + len(parts)))
         a, b = crop(A, y, *part)
         problem = replace(plan.problem(b, brightness(A, y)), basis=pilot_basis(A, axis))
         result, _ = problem.solve(a, b, PILOT_ITERS, tol=0.0)
@@ -166,37 +176,38 @@ def _with_spectra_of_all(
     return replace(plan, vectors=principal_basis(covariance, len(plan.vectors)))
 
 
-def _cut(length: int) -> list[slice]:
-    """Parts of a side of a frame, of about `PART`."""
-    count = max(1, round(length / PART))
-    return [slice(length * k // count, length * (k + 1) // count) for k in range(count)]
+def _parts(A: Block) -> list[tuple[slice, slice]]:
+    """Rows and columns of parts of a frame, with sides of about `WINDOW`."""
+    counts = [(length, max(1, round(length / WINDOW))) for length in A.cube_shape[-2:]]
+    rows, columns = ([slice(n * k // count, n * (k + 1) // count) for k in range(count)] for n, count in counts)
+    return [(i, j) for i in rows for j in columns]
 
 
 def window(A: Camera, y: Tensor) -> tuple[slice, slice] | None:
-    """Rows and columns of the part of a large frame that stands for it, None where all of it is taken."""
+    """Rows and columns of the part of a large frame that represents it; None if the whole frame does."""
     size = height, width = A.cube_shape[-2:]
-    whole = not croppable(A) or height * width <= 1.25 * PART**2 or not bool(y.any())
-    return None if whole else liveliest(y, size, PART)
+    whole = not croppable(A) or height * width <= WINDOW**2 or not bool(y.any())
+    return None if whole else liveliest(y, size, WINDOW)
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """What the pilot told: the problem to be solved, as a plan without stages, the evidence, and how bright it is."""
+class Exploration:
+    """The result of a pilot: the problem to be solved, as a plan without stages, the evidence, and the brightness."""
 
     plan: Plan
     bases: tuple[BasisError, ...]
     brightness: float
 
 
-def explored(
+def explore_snapshot(
     split: Split,
     axis: int | Sequence[float] | np.ndarray,
     noise: CameraNoise,
     settings: Settings,
     *,
     frame: tuple[Camera, Tensor] | None = None,
-) -> Found:
-    """Noise, spectra and level of a snapshot, a part of `frame`, or of several frames of one scene that are a batch."""
+) -> Exploration:
+    """Estimate noise, spectra and level of a snapshot, of a part of `frame`, or of a batch of frames of one scene."""
     A, y = split.A, split.y
     smooth = pilot_basis(A, axis)
     estimated, x = estimate_noise(split, smooth)
@@ -208,40 +219,41 @@ def explored(
     bright = brightness(whole, snapshot)
     problem = Problem(scene, model.variance(y), bright, level, axis=plain)
     bases = {SCENE: scene}
-    if len(smooth) < A.num_bands and narrowness(split, x) > STANDS_OUT:
+    if len(smooth) < A.num_bands and narrowness(split, x) > MIN_NARROWNESS:
         bases[NARROW] = narrow_basis(split, problem)
-    name, vectors, compared = best_basis(split, problem, bases)
+    name, vectors, errors = choose_basis(split, problem, bases)
     plan = Plan(name, vectors, model, level, (), learned_prior(A, settings), plain)
-    return Found(plan, compared, bright)
+    return Exploration(plan, errors, bright)
 
 
-def _staged(
-    split: Split, found: Found, noise: CameraNoise, settings: Settings, watch: Watch
+def _run_stages(
+    split: Split, exploration: Exploration, noise: CameraNoise, settings: Settings, watch: Watch
 ) -> tuple[State, Plan, Evidence]:
-    """The stages, judged by the held-out pixels of this split, the plan that they complete, and the evidence.
+    """Run the stages, judged by the held-out pixels of this split; returned with the complete plan and the evidence.
 
-    Where the noise is unknown, it is what total variation leaves: the pilot's errors hold those of smooth spectra too.
+    Unknown noise is estimated from the residual of total variation: the pilot's includes the error of smooth spectra.
     On four windows of CAVE scenes (128 x 128 pixels) that gains 0.3 dB at 1,000 electrons, 0.03 at 10,000 and 0.02
-    without noise over six tenths of the pilot's, which was the best share of it.
+    without noise over the best fraction, six tenths, of the pilot's.
     """
-    first, chains = stages_of(split.A, settings)
+    first, chains = default_stages(split.A, settings)
     judged = settings.prior == "auto" and bool(chains)
     watch.expected = first.cost + max(map(cost, chains), default=0.0)
-    plan, problem = found.plan, found.plan.problem(split.y, found.brightness)
+    plan = exploration.plan
+    problem = plan.problem(split.y, exploration.brightness)
     state = first.run(split.A_train, split.y_train, problem, None, watch)
     verdict = split.verdict(state.x, imprint=judged)
     if noise.gain is None:
-        plan = replace(plan, noise=noise_left(split, verdict.squared))
+        plan = replace(plan, noise=fit_noise(split, verdict.squared))
         problem = replace(problem, variance=plan.noise.variance(split.y))
-    state, trials = final_run(split, problem, state, () if watch.over else chains, watch, verdict if judged else None)
-    taken_at = next((trial.held_out_error for trial in reversed(trials) if trial.accepted), None)
-    error = split.error(state.x.clamp(min=0)) if taken_at is None else taken_at
-    evidence = Evidence(found.bases, trials, error, len(split.places), settings.seed, part=None)
+    state, trials = run_chains(split, problem, state, () if watch.over else chains, watch, verdict if judged else None)
+    error = next((trial.held_out_error for trial in reversed(trials) if trial.accepted), None)
+    error = split.error(state.x.clamp(min=0)) if error is None else error
+    evidence = Evidence(exploration.bases, trials, error, len(split.indices), settings.seed, part=None)
     return state, replace(plan, stages=state.stages), evidence
 
 
 def learned_prior(A: Camera, settings: Settings) -> LearnedPrior | None:
-    """The network for this camera, where it may be tried and there is one; with few bands only where asked for."""
+    """The network for this camera, or None; with few bands only if the settings ask for it."""
     if settings.prior not in ("auto", "learned") or settings.num_iters is not None or min(A.cube_shape[1:]) < PATCH:
         return None
     if settings.weights is not None:
@@ -252,20 +264,20 @@ def learned_prior(A: Camera, settings: Settings) -> LearnedPrior | None:
 def _outcome(
     A: Camera, y: Tensor, state: State, watch: Watch, plan: Plan, evidence: Evidence | None, settings: Settings
 ) -> Outcome:
-    """The cube without negative values, its discrepancy, and its uncertainty where asked for."""
+    """Make the outcome: the cube without negative values, its discrepancy, and its uncertainty if asked for."""
     cube = state.x.clamp(min=0)
     result = Result(cube, state.history, "stopped" if watch.over else "max_iters")
     variance = plan.noise.variance(y)
     lit = A.majorizer() > 0
-    known = lit & (variance > 0)
-    ratio = torch.where(known, (y - A.forward(cube)) ** 2 / torch.where(known, variance, 1), 0)
-    total, count = torch.stack([ratio.sum(dtype=torch.float64), known.sum(dtype=torch.float64)]).tolist()
+    noisy = lit & (variance > 0)
+    ratio = torch.where(noisy, (y - A.forward(cube)) ** 2 / torch.where(noisy, variance, 1), 0)
+    total, count = torch.stack([ratio.sum(dtype=torch.float64), noisy.sum(dtype=torch.float64)]).tolist()
     discrepancy = total / count if count else None
     sigma = None
     if settings.uncertainty:
-        found = bootstrap(A, y, cube, plan, seed=settings.seed, told=partial(watch.report, "error bars"))
-        sigma = standard_deviation(found, cube, brightness(A, y))
+        repeats = bootstrap(A, y, cube, plan, seed=settings.seed, report=partial(watch.report, "error bars"))
+        sigma = standard_deviation(repeats, cube, brightness(A, y))
     return Outcome(
         result, "subspace-tv", {}, plan, evidence, sigma,
-        discrepancy=discrepancy, begun=state.begun,
+        discrepancy=discrepancy, stage_starts=state.stage_starts,
     )  # fmt: skip

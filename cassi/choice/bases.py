@@ -1,15 +1,15 @@
 """The spectral bases that a snapshot may be solved in, and which of them predicts held-out pixels best.
 
-The scene's own spectra are the strongest eigenvectors of the spectral covariance of a pilot's cube: in so few degrees
-of freedom less goes wrong.
+The scene's own spectra are the strongest eigenvectors of the spectral covariance of a pilot's cube: few degrees of
+freedom leave less room for error.
 
-Light of one color, from a laser, an LED or a lamp with lines, has a spectrum that no smooth basis can hold. What smooth
-spectra leave of it in the snapshot still carries the mask, as its band sees it:
+Narrow-band light, of a laser, an LED or a lamp with lines, has a spectrum outside the span of any smooth basis. The
+residual that smooth spectra leave of it still carries the mask's pattern as that band sees it, and
 
     v_c = G (Phi_c^T (y - Phi x)),        Phi_c the camera for band c alone, G a Gaussian
 
-is a matched filter. It is of like size in all bands where the residual is noise or the error of a camera, and stands
-out in a band that is brighter than its neighbors.
+is a matched filter for it. v_c is of similar size in all bands if the residual is noise or an error of the camera, and
+large in a band that is brighter than its neighbors.
 """
 
 from __future__ import annotations
@@ -28,61 +28,61 @@ from cassi.kernels.covariance import covariance_sum
 from cassi.kernels.smoothing import gaussian_blur
 from cassi.priors.spectral_basis import principal_basis, smooth_basis
 
-SCENE_COMPONENTS = 10  # of a basis learned from a cube
+SCENE_COMPONENTS = 10  # of a basis that is learned from a cube
 SCENE, NARROW = f"scene-{SCENE_COMPONENTS}", f"narrow-{SCENE_COMPONENTS}"
-SHORT = 80  # iterations of total variation of a run that is only compared
-# RMS of v_c in units of its median over bands nearby, from which light of one color is looked for: at most 1.8 on 13
+TRIAL_ITERS = 80  # of total variation, of a run that is only compared
+# RMS of v_c over its median in bands nearby, above which a basis for narrow-band light is tried: at most 1.8 on 13
 # measured scenes with and without noise and five of another kind, 3.5 and more for a spot and for LED light.
-STANDS_OUT = 2.5
+MIN_NARROWNESS = 2.5
 NEARBY = 4  # bands on either side
 WIDTH = 3.0  # standard deviation of G [pixel]
-NOISE = 1e-3  # standard deviation of y for the first cube, in units of its mean
+NOISE = 1e-3  # standard deviation of y for the cube with all bands free, in units of its mean
 
 
 class BasisError(NamedTuple):
-    """A basis in words, and the held-out error of a short run in it; None where there was no other to compare with."""
+    """The name of a basis, and the held-out error of a short run in it; None if it was the only one."""
 
     basis: str
     held_out_error: float | None
 
 
 def scene_basis(x: Tensor) -> Tensor:
-    """The strongest spectra (K, C) of a cube (..., C, H, W), negative values left out."""
+    """The strongest spectra (K, C) of a cube (..., C, H, W), negative values counted as 0."""
     return principal_basis(covariance_sum(x.clamp(min=0)), SCENE_COMPONENTS)
 
 
-def best_basis(
+def choose_basis(
     split: Split, problem: Problem, bases: Mapping[str, Tensor]
 ) -> tuple[str, Tensor, tuple[BasisError, ...]]:
-    """The basis whose short run predicts held-out pixels best; a later one must be better by more than chance."""
+    """Choose the basis whose short run predicts held-out pixels best, a later one by more than chance."""
     if len(bases) == 1:
         ((name, vectors),) = bases.items()
         return name, vectors, (BasisError(name, None),)
-    compared, chosen, best = [], "", None
+    errors, chosen, best = [], "", None
     for name, vectors in bases.items():
-        result, _ = replace(problem, basis=vectors).solve(split.A_train, split.y_train, SHORT, tol=0.0)
+        result, _ = replace(problem, basis=vectors).solve(split.A_train, split.y_train, TRIAL_ITERS, tol=0.0)
         verdict = split.verdict(result.x, imprint=False)
-        compared.append(BasisError(name, verdict.error))
+        errors.append(BasisError(name, verdict.error))
         if best is None or is_better(verdict, best):
             chosen, best = name, verdict
-    return chosen, bases[chosen], tuple(compared)
+    return chosen, bases[chosen], tuple(errors)
 
 
 def narrowness(split: Split, x: Tensor) -> float:
-    """How far the residual stands out in one band, seen through the mask: max_c RMS(v_c) / median near c of RMS(v)."""
+    """How much larger the filtered residual is in one band than nearby: max_c RMS(v_c) / median near c of RMS(v)."""
     residual = split.y_train - split.A_train.forward(x)
     v = split.A_train.adjoint(residual)
-    seen = gaussian_blur(v.flatten(0, -3), WIDTH, "constant")
-    rms = seen.square().mean((1, 2)).view(-1, v.shape[-3]).mean(0).sqrt().cpu()
+    smooth = gaussian_blur(v.flatten(0, -3), WIDTH, "constant")
+    rms = smooth.square().mean((1, 2)).view(-1, v.shape[-3]).mean(0).sqrt().cpu()
     near = [rms[max(0, c - NEARBY) : c + NEARBY + 1].median() for c in range(len(rms))]
     return float((rms / torch.stack(near).clamp(min=torch.finfo(rms.dtype).tiny)).max())
 
 
 def narrow_basis(split: Split, problem: Problem) -> Tensor:
-    """The strongest spectra of a first cube with all bands free, (K, C); of the problem the brightness counts alone."""
+    """The strongest spectra (K, C) of a cube with all bands free; of the problem only the brightness is used."""
     y, bands = split.y_train, split.A_train.cube_shape[0]
     variance = torch.full_like(y, (NOISE * float(y.mean())) ** 2)
     basis = smooth_basis(bands if problem.axis is None else problem.axis, bands)
     free = replace(problem, basis=basis, variance=variance)
-    result, _ = free.solve(split.A_train, y, SHORT, tol=0.0)
+    result, _ = free.solve(split.A_train, y, TRIAL_ITERS, tol=0.0)
     return scene_basis(result.x)

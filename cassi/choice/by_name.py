@@ -1,4 +1,4 @@
-"""Each solver by its name, with hyper-parameters in units that do not depend on the snapshot's."""
+"""Each solver by its name, with hyper-parameters in units that are independent of the snapshot's."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from cassi.solvers.subspace_tv import subspace_tv
 
 NUM_ITERS = {"subspace": 200, "gap-tv": 60, "admm-tv": 60, "fista-tv": 100, "least-squares": 100}
 BLURRED_DAMPING = 0.01  # of "least-squares" for a camera with blur, in units of the mean of gram_diag
-# In units of the cube's brightness; for the last two, whose TV meets the squared misfit, times the mean of gram_diag
+# In units of the cube's brightness; of the last two, with TV beside the squared misfit, times the mean of gram_diag
 TV_WEIGHT = {"subspace": 1.0, "gap-tv": 0.3, "admm-tv": 0.03, "fista-tv": 0.03}
-COMPONENTS = 8  # spectral components of "subspace"; "auto" chooses
+COMPONENTS = 8  # of the spectral basis of "subspace"
 
 
 def solve(
     A: Camera, y: Tensor, *, wavelengths: np.ndarray | None, noise: CameraNoise, settings: Settings, watch: Watch
 ) -> Outcome:
-    """Solve one snapshot, at brightness 1 for the hyper-parameters to mean what they say; see `reconstruct_auto`."""
+    """Solve one snapshot of brightness 1, which the hyper-parameters are relative to; see `reconstruct_auto`."""
     solver = settings.solver
     if solver == "auto":
         return reconstruct_auto(A, y, wavelengths=wavelengths, noise=noise, settings=settings, watch=watch)
@@ -39,7 +39,7 @@ def solve(
     monitor = watch.of((), 1.0)
     gram = float(A.gram_diag().mean())
     if solver == "least-squares":
-        # blur makes Phi Phi^T nearly singular: without damping the noise, or a wrong blur, is amplified without bound
+        # blur makes Phi Phi^T nearly singular: without damping, noise or a wrong blur is amplified without bound
         damping = 0.0 if A.exact else BLURRED_DAMPING * gram
         fit = least_squares(A, y, damping=damping, num_iters=n, monitor=monitor)
         return Outcome(fit, solver, {"damping": damping})

@@ -1,8 +1,8 @@
 """Chains of stages, and the loop over them.
 
-What may follow total variation is a list of chains of stages in order of preference. The first chain whose cube the
-judge accepts is taken (`cassi.choice.judge.accepts`). What was taken, one stage after the other, is the plan; a plan
-that is given is repeated without a judge. A new prior is a new stage: a class with `run`, and a place in a chain.
+After total variation come chains of stages, in order of preference. The first chain whose cube the judge accepts
+(`cassi.choice.judge.accepts`) is taken, and its stages are the plan; a given plan is repeated without a judge. A new
+prior is a new stage: a class with `run`, and a place in a chain.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ STAGES: dict[str, type[Any]] = {kind.key: kind for kind in (Tv, NonLocal, Learne
 
 
 def as_list(stages: Chain) -> list[list[Any]]:
-    """Plain values, for a file: the key of each stage and its numbers."""
+    """Plain values for a file: the key of each stage and its numbers."""
     return [[stage.key, *vars(stage).values()] for stage in stages]
 
 
 def from_list(values: Sequence[Sequence[Any]]) -> Chain:
-    """What `as_list` made.
+    """The stages from what `as_list` made.
 
     Raises:
         KeyError, TypeError, ValueError: no such stage, or other numbers than it may have.
@@ -43,8 +43,8 @@ def from_list(values: Sequence[Sequence[Any]]) -> Chain:
     return tuple(STAGES[key](*numbers) for key, *numbers in values)
 
 
-class Trial(NamedTuple):
-    """A chain of stages that was run, in words, what held-out pixels and imprint said of its cube, and the decision."""
+class ChainTrial(NamedTuple):
+    """A chain of stages that was run, by name, held-out error and imprint of its cube, and the decision."""
 
     prior: str
     held_out_error: float
@@ -57,51 +57,51 @@ def cost(stages: Sequence[Stage]) -> float:
     return sum(stage.cost for stage in stages)
 
 
-def final_run(
+def run_chains(
     split: Split, problem: Problem, state: State, chains: Sequence[Chain], watch: Watch, verdict: Verdict | None
-) -> tuple[State, tuple[Trial, ...]]:
-    """From a cube on, without the held-out pixels: of some chains of stages the first whose cube the judge accepts.
+) -> tuple[State, tuple[ChainTrial, ...]]:
+    """Run chains of stages from a cube, without the held-out pixels, until the judge accepts one's cube.
 
-    A chain that the watch stops counts as far as it came, one that diverges does not. One that another begins with is
-    not run again.
+    A chain that the watch stops counts as far as it ran, one that diverges is rejected. A chain that was run as the
+    beginning of another is not run again.
 
     Args:
-        state, verdict: the cube to begin with, and the judge's verdict on it, which it compares others with; None: the
-            first chain is taken in any case.
+        state, verdict: the cube to start from, and the judge's verdict on it; None: the first chain is accepted in any
+            case.
         chains: in order of preference.
 
     Returns:
-        Where the loop ended, and what was compared.
+        The state of the accepted chain, or the one to start from, and all trials.
     """
     A, y = split.A_train, split.y_train
     problem = replace(problem, verdict=partial(split.verdict, imprint=False))
     watch.expected = watch.spent + max(map(cost, chains), default=0.0)
-    trials = list[Trial]()
+    trials = list[ChainTrial]()
     if verdict is not None:
-        trials.append(Trial(_names(state.stages), verdict.error, verdict.imprint, True))
-    ended, begun = dict[Chain, State](), len(state.stages)
+        trials.append(ChainTrial(_names(state.stages), verdict.error, verdict.imprint, True))
+    finished, first = dict[Chain, State](), len(state.stages)
     for chain in chains:
-        new = ended.get(chain, state)
+        new = finished.get(chain, state)
         for k, stage in enumerate(chain if new is state else (), 1):
             before = new
             try:
                 new = stage.run(A, y, problem, before, watch) if watch.affords(stage) else before
-            except FloatingPointError:  # a network may, on what it was not trained with
+            except FloatingPointError:  # as a network may, on images unlike those it was trained with
                 if verdict is None:
                     raise
-                trials.append(Trial(_names((*before.stages, stage)[begun:]), math.inf, None, False))
+                trials.append(ChainTrial(_names((*before.stages, stage)[first:]), math.inf, None, False))
                 new = state
                 break
-            if new is before:  # there was no time for it
+            if new is before:  # for lack of time
                 break
-            ended |= {chain[:k]: new} if chain[:k] in chains else {}
+            finished |= {chain[:k]: new} if chain[:k] in chains else {}
         if verdict is None:
             return new, ()
         if new is state:
             continue
-        found = split.verdict(new.x)
-        accepted = accepts(found, verdict)
-        trials.append(Trial(_names(new.stages[begun:]), found.error, found.imprint, accepted))
+        new_verdict = split.verdict(new.x)
+        accepted = accepts(new_verdict, verdict)
+        trials.append(ChainTrial(_names(new.stages[first:]), new_verdict.error, new_verdict.imprint, accepted))
         if accepted:
             return new, tuple(trials)
     return state, tuple(trials)
@@ -111,8 +111,8 @@ def _names(chain: Chain) -> str:
     return ", ".join(stage.name for stage in chain)
 
 
-def repeated(A: Camera, y: Tensor, problem: Problem, stages: Chain, watch: Watch) -> State:
-    """The stages of a plan one after the other, with all pixels and no judge."""
+def repeat_stages(A: Camera, y: Tensor, problem: Problem, stages: Chain, watch: Watch) -> State:
+    """Run the stages of a plan one after the other, with all pixels and no judge."""
     watch.expected = cost(stages)
     state: State | None = None
     for stage in stages:

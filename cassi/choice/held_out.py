@@ -14,11 +14,11 @@ from cassi.optics.imprint import imprint_on
 from cassi.optics.protocol import Camera
 from cassi.solvers.loop import relative_norm
 
-HELD_OUT = 0.02  # fraction of detector pixels that test a candidate
+HELD_OUT = 0.02  # fraction of the detector pixels
 
 
 def hold_out(lit: Tensor, seed: int, fraction: float = HELD_OUT) -> Tensor:
-    """A random set of detector pixels, (H, W') bool: about `fraction` of those that are lit, at least one."""
+    """Draw detector pixels, (H, W') bool: about `fraction` of those that are lit, at least one."""
     generator = torch.Generator().manual_seed(seed)
     draw = torch.rand(lit.shape, generator=generator).to(lit.device).masked_fill(~lit, math.inf)
     count = max(1, round(fraction * int(lit.sum())))
@@ -30,9 +30,9 @@ class Split:
     """A camera and its snapshot with all detector pixels, and without those held out (row weight 0, y = 0).
 
     Attributes:
-        A, y: all of it.
+        A, y: with all pixels.
         held: bool like y, the pixels held out.
-        A_train, y_train: the rest.
+        A_train, y_train: without these.
     """
 
     A: Camera
@@ -43,34 +43,34 @@ class Split:
 
     @staticmethod
     def of(A: Camera, y: Tensor, seed: int, fraction: float = HELD_OUT) -> Split:
-        """Hold out this fraction of the lit pixels at random; of a batch of snapshots the same of each."""
+        """Hold out this fraction of the lit pixels at random, in a batch of snapshots the same in each."""
         held = hold_out(A.majorizer() > 0, seed, fraction)
         return Split(A, y, held.expand(y.shape), A.leave_out(~held), y.masked_fill(held, 0))
 
     @cached_property
-    def places(self) -> Tensor:
-        """Numbers of the held-out pixels in `y`: an index by a mask would wait for a GPU each time."""
+    def indices(self) -> Tensor:
+        """Of the held-out pixels in the flat `y`: indexing by a mask would wait for a GPU each time."""
         return self.held.flatten().nonzero()[:, 0]
 
     @cached_property
     def values(self) -> Tensor:
-        """y there, (n,) float64, in memory."""
-        return self._there(self.y)
+        """y at the held-out pixels, (n,) float64, on the CPU."""
+        return self._at_held_out(self.y)
 
     def misfit(self, x: Tensor) -> Tensor:
-        """y - Phi x of a cube there, (n,) float64, in memory."""
-        return self._there(self.y - self.A.forward(x))
+        """y - Phi x at the held-out pixels, (n,) float64, on the CPU."""
+        return self._at_held_out(self.y - self.A.forward(x))
 
     def error(self, x: Tensor) -> float:
-        """|y - Phi x| / |y| there, for any cube x."""
+        """|y - Phi x| / |y| at the held-out pixels, for any cube x."""
         return relative_norm(self.misfit(x), self.values)
 
     def verdict(self, x: Tensor, *, imprint: bool = True) -> Verdict:
-        """On a cube (C, H, W), negative values counted as 0; without `imprint` also on a batch."""
+        """Judge a cube (C, H, W), negative values counted as 0, or without `imprint` a batch of them."""
         x = x.clamp(min=0)
         misfit = self.misfit(x)
-        stamped = imprint_on(x, self.A, moves=(0.0,)) if imprint else None
-        return Verdict(relative_norm(misfit, self.values), misfit.square(), stamped)
+        pattern = imprint_on(x, self.A, moves=(0.0,)) if imprint else None
+        return Verdict(relative_norm(misfit, self.values), misfit.square(), pattern)
 
-    def _there(self, y: Tensor) -> Tensor:
-        return y.flatten()[self.places].cpu().double()
+    def _at_held_out(self, y: Tensor) -> Tensor:
+        return y.flatten()[self.indices].cpu().double()

@@ -2,9 +2,9 @@
 
     d_j = (1 + a)^2 e_old,j^2 - e_new,j^2,        z = mean(d) / (std(d) / sqrt(n))
 
-e are the errors at held-out detector pixels, a is the error that the new candidate may add, and z is by how many
-standard errors it is better than that. Each decision asks for one of three levels of z. The mask's imprint, which
-held-out pixels hardly see, is judged beside it.
+e are errors at held-out detector pixels, a is the share by which the new candidate's may be larger, and z is the margin
+in standard errors. Each decision requires one of three levels of z. The mask's imprint, to which held-out pixels are
+almost blind, is judged beside it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 NOT_WORSE, BETTER, CLEARLY_BETTER = -1.0, 2.0, 3.0  # levels of z
-# What a prior that knows scenes better may add to the error, and to an imprint: it fits single pixels a little worse.
+# A better prior may fit single pixels a little worse: the share it may add to the error, and to the imprint.
 MARGIN = 0.1
 # Held-out errors are 0.004 to 0.06 through the right camera, down to 1,000 electrons, 0.03 to 0.04 for real captures
 # with the camera found, and 0.5 and more through the mask of another camera.
@@ -25,12 +25,12 @@ MAX_IMPRINT = 0.12  # above it the mask's pattern is visible in the cube
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """What held-out pixels and the mask's imprint say of a candidate.
+    """Errors at held-out pixels and the mask's imprint, of one candidate.
 
     Attributes:
         error: |y - Phi x| / |y| at the held-out pixels.
-        squared: (y - Phi x)^2 there, (n,) float64.
-        imprint: see `cassi.optics.imprint`; None where it is not known.
+        squared: (y - Phi x)^2 at these, (n,) float64.
+        imprint: see `cassi.optics.imprint`; None where unknown.
     """
 
     error: float
@@ -39,15 +39,15 @@ class Verdict:
 
 
 def z(new: Tensor, old: Tensor, *, allowance: float = 0.0, weight: Tensor | None = None) -> float:
-    """By how many standard errors `new` is better than `old` with its errors `allowance` larger.
+    """Compute by how many standard errors `new` is better than `old` with errors larger by `allowance`.
 
     Args:
         new, old: squared errors at the same places, (n,).
-        allowance: a; negative where the errors must fall by so much.
-        weight: of each place, (n,) > 0; all alike if None.
+        allowance: a; negative if the errors must fall by that share.
+        weight: of each place, (n,) > 0; equal if None.
 
     Returns:
-        z; 0 for equal errors, infinite where all differences are equal or there is but one, NaN where an error is.
+        z; 0 for equal errors, infinite if all differences are equal or there is one place, NaN if an error is.
     """
     d = ((1 + allowance) ** 2 * old - new).double()
     w = d.new_full(d.shape, 1 / max(1, len(d))) if weight is None else weight.to(d) / weight.to(d).sum()
@@ -60,7 +60,7 @@ def z(new: Tensor, old: Tensor, *, allowance: float = 0.0, weight: Tensor | None
 
 
 def accepts(new: Verdict, old: Verdict) -> bool:
-    """Whether a cube may take the place of another: a limit to harm, not a contest.
+    """Whether a cube may replace another: rejects only clear harm; need not be better.
 
         z(a = 0.1) >= -1,        imprint_new <= max(0.12, 1.1 imprint_old)
 
@@ -72,7 +72,7 @@ def accepts(new: Verdict, old: Verdict) -> bool:
 
 
 def is_no_worse(new: Verdict, old: Verdict) -> bool:
-    """Whether the errors are no larger but for chance."""
+    """Whether the errors are not clearly larger."""
     return z(new.squared, old.squared) >= NOT_WORSE
 
 

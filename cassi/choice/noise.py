@@ -1,4 +1,4 @@
-"""The noise of a snapshot: stated by its camera, or estimated at held-out pixels.
+"""The noise of a snapshot: given with its camera, or estimated at held-out pixels.
 
 variance_j = alpha max(y_j, 0) + beta
 """
@@ -22,16 +22,16 @@ from cassi.solvers.subspace_tv import subspace_tv
 
 PILOT_ITERS = 60
 PILOT_COMPONENTS = 16  # smooth spectral components
-READ = 10  # iterations between two looks at the held-out pixels
+CHECK_EVERY = 10  # iterations between two looks at the held-out pixels
 
 
 @dataclass(frozen=True)
 class CameraNoise:
-    """What is known of a camera's noise.
+    """The noise of a camera, as far as it is given.
 
     Attributes:
         gain: electrons per unit of y, > 0; None where unknown.
-        read_noise: standard deviation [electron], >= 0; counts for nothing without the gain.
+        read_noise: standard deviation [electron], >= 0; needs the gain.
 
     Raises:
         InputError: a value out of range, or read noise without gain.
@@ -51,11 +51,11 @@ class CameraNoise:
             )
 
     def scaled(self, factor: float) -> CameraNoise:
-        """The same camera for measurements times `factor`."""
+        """The same noise for measurements multiplied by `factor`."""
         return self if self.gain is None else CameraNoise(self.gain / factor, self.read_noise)
 
     def model(self) -> NoiseModel:
-        """As a `NoiseModel`; ValueError where the gain is unknown."""
+        """The `NoiseModel`; ValueError if the gain is unknown."""
         if self.gain is None:
             raise ValueError("the gain is unknown, so the noise is too")
         return NoiseModel(
@@ -65,7 +65,7 @@ class CameraNoise:
 
 @dataclass(frozen=True)
 class NoiseModel:
-    """variance = alpha max(y, 0) + beta, in units of y and y^2, and where it comes from."""
+    """variance = alpha max(y, 0) + beta, in units of y and y^2, and the source of both numbers."""
 
     alpha: float
     beta: float
@@ -75,7 +75,7 @@ class NoiseModel:
         return y.clamp(min=0) * self.alpha + self.beta
 
     def scaled(self, factor: float) -> NoiseModel:
-        """The same noise for measurements times `factor`."""
+        """The same noise for measurements multiplied by `factor`."""
         return NoiseModel(self.alpha * factor, self.beta * factor**2, self.source)
 
     def as_dict(self) -> dict[str, float | str]:
@@ -85,50 +85,50 @@ class NoiseModel:
 def pilot_basis(A: Camera, axis: int | Sequence[float] | np.ndarray) -> Tensor:
     """(K, C), smooth over the bands or their wavelengths: K = 16 for one snapshot, C for several shots.
 
-    Several shots tell spectra apart that one does not: on ten windows of CAVE scenes (64 x 64 pixels) two and four
-    gain 0.8 and 1.1 dB over 16 without noise, 0.3 and 0.5 dB at 10,000 electrons.
+    Several shots resolve spectra that one shot cannot: on ten windows of CAVE scenes (64 x 64 pixels) two and four gain
+    0.8 and 1.1 dB over K = 16 without noise, 0.3 and 0.5 dB at 10,000 electrons.
     """
     return smooth_basis(axis, PILOT_COMPONENTS if A.num_shots == 1 else A.num_bands)
 
 
 def estimate_noise(split: Split, basis: Tensor) -> tuple[NoiseModel, Tensor]:
-    """The noise that a pilot run leaves, and its cube.
+    """Estimate the noise from a pilot run; returned with the pilot's cube.
 
-    The pilot has no damping, so it passes from smooth to noisy: both are those of the iteration that predicts best.
+    The pilot has no damping, so its cube turns from smooth to noisy: the iteration that predicts best is taken.
     """
     basis = basis.to(split.y)
-    pilot = _Watch(split, basis)
+    pilot = _BestCube(split, basis)
     subspace_tv(split.A_train, split.y_train, basis, num_iters=PILOT_ITERS, monitor=pilot)
-    return noise_left(split, pilot.squared), pilot.found
+    return fit_noise(split, pilot.squared), pilot.cube
 
 
-def noise_left(split: Split, squared: Tensor) -> NoiseModel:
-    """alpha and beta fitted to a cube's squared errors at the held-out pixels: noise, and what the cube lacks."""
+def fit_noise(split: Split, squared: Tensor) -> NoiseModel:
+    """Fit alpha and beta to a cube's squared errors at the held-out pixels: noise, and the error of the cube."""
     alpha, beta = _fit_variance(split.values.clamp(min=0), squared)
     return NoiseModel(alpha, beta, "errors at the held-out pixels")
 
 
-class _Watch:
-    """Keeps the cube that predicts the held-out pixels best."""
+class _BestCube:
+    """A monitor that keeps the cube which predicts the held-out pixels best."""
 
-    every = READ
+    every = CHECK_EVERY
 
     def __init__(self, split: Split, B: Tensor) -> None:
         self.split, self.B = split, B
-        self.least, self.found = math.inf, B.new_zeros(())
+        self.error, self.cube = math.inf, B.new_zeros(())
         self.squared = torch.zeros_like(split.values)
 
     def __call__(self, record: Record, z: Tensor) -> None:
-        if record.iteration % READ == 0:
+        if record.iteration % CHECK_EVERY == 0:
             x = synthesise(z, self.B)
             misfit = self.split.misfit(x)
             error = float(misfit.norm())
-            if error < self.least:
-                self.least, self.squared, self.found = error, misfit.square(), x
+            if error < self.error:
+                self.error, self.squared, self.cube = error, misfit.square(), x
 
 
 def _fit_variance(level: Tensor, squared: Tensor) -> tuple[float, float]:
-    """alpha, beta >= 0 of E[squared] = alpha level + beta: the line through the means of the dark and the bright half.
+    """Fit alpha, beta >= 0 of E[squared] = alpha level + beta through the means of the dark and of the bright half.
 
     beta keeps at least a tenth of the dark half's mean: no camera is without noise in the dark.
     """
@@ -137,6 +137,6 @@ def _fit_variance(level: Tensor, squared: Tensor) -> tuple[float, float]:
     dark, bright = order[: max(1, middle)], order[middle:]
     dark_level, dark_squared = float(level[dark].mean()), float(squared[dark].mean())
     rise, run = float(squared[bright].mean()) - dark_squared, float(level[bright].mean()) - dark_level
-    most = 0.9 * dark_squared / dark_level if dark_level > 0 else math.inf
-    alpha = min(rise / run, most) if rise > 0 and run > 0 else 0.0
+    max_alpha = 0.9 * dark_squared / dark_level if dark_level > 0 else math.inf
+    alpha = min(rise / run, max_alpha) if rise > 0 and run > 0 else 0.0
     return alpha, dark_squared - alpha * dark_level

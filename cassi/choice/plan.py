@@ -1,4 +1,4 @@
-"""The plan of a reconstruction: what the default solver decided about it, as plain values."""
+"""The plan of a reconstruction: the choices of the default solver as plain values."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from cassi.priors.learned import LearnedPrior, shipped_prior
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What the default solver decides. The plan of one snapshot serves others that are like it.
+    """The choices of the default solver. The plan of one snapshot can be used for similar ones.
 
     Attributes:
-        basis: in words, with the number of components: "scene-10", learned from a first reconstruction; "narrow-10",
-            from one with all bands free.
+        basis: its name, with the number of components: "scene-10", learned from a pilot; "narrow-10", from a cube with
+            all bands free.
         vectors: (K, C), the basis itself.
-        noise: variance of y; where it is not known, with what total variation leaves unexplained.
-        level: of the objects that matter, in units of the mean brightness: the weights of priors are relative to it.
-        stages: one after the other, see `cassi.choice.stages`.
-        learned: the network of their `Learned`; None where there is none.
-        axis: bands or wavelengths that its smooth basis is made of.
+        noise: variance of y; where unknown, with the residual of total variation.
+        level: of prominent objects, in units of the mean brightness: the weights of priors are relative to it.
+        stages: in order, see `cassi.choice.stages`.
+        learned: the network of its stages; None without one.
+        axis: number of bands or their wavelengths, for the smooth basis of the network.
     """
 
     basis: str
@@ -51,7 +51,7 @@ class Plan:
         return any(stage.needs_network for stage in self.stages)
 
     def problem(self, y: Tensor, brightness: float | None = None) -> Problem:
-        """What its stages have in common, for a snapshot; `brightness` as for `Problem`."""
+        """The problem that its stages solve for a snapshot; `brightness` as for `Problem`."""
         return Problem(self.vectors.to(y), self.noise.variance(y), brightness, self.level, self.learned, self.axis)
 
     def check_bands(self, num_bands: int) -> None:
@@ -63,7 +63,7 @@ class Plan:
             )
 
     def scaled(self, factor: float) -> Plan:
-        """The same plan for measurements times `factor`."""
+        """The same plan for measurements multiplied by `factor`."""
         return replace(self, noise=self.noise.scaled(factor))
 
     def as_dict(self) -> dict[str, Any]:
@@ -98,5 +98,5 @@ class Plan:
             return Plan(str(values["basis"]), vectors, model, level, stages, prior, axis)
         except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
             raise InputError(
-                f"this is no plan of a reconstruction by this version of the program ({error!r}); reconstruct anew"
+                f"this is no plan of a reconstruction by this version of the program ({error!r}); reconstruct again"
             ) from error

@@ -1,8 +1,8 @@
 """The stages that the default solver is made of; `cassi.choice.chain` is the loop over them.
 
-Tv(n)             n iterations of subspace TV: finds where light comes from among all cubes that a snapshot allows
-NonLocal(s, n, c) n more with a non-local prior in place of TV, noise counted c times: removes what does not repeat
-Learned()         a network unrolled through the camera, started from there: knows what scenes look like
+Tv(n)             n iterations of subspace TV: separates bands and pixels that the snapshot mixes
+NonLocal(s, n, c) n more with a non-local prior in place of TV, noise counted c times: keeps what repeats in the scene
+Learned()         a network unrolled through the camera, started from there: trained on scenes
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from cassi.solvers.loop import Monitor, Record, Result
 from cassi.solvers.subspace_tv import MAX_MOMENTUM, SubspaceState, subspace_tv
 from cassi.solvers.unrolled import unrolled
 
-TOL = 2e-5  # relative change an iteration at which a cube counts as finished
+TOL = 2e-5  # relative change per iteration at which a cube counts as converged
 PATCH = 5  # side of the patches that are compared [pixel]
-# Of the patches that others are compared with [pixel]: a stride of 4 takes half as much time again as 5, and is worth
-# 0.06 dB for one shot, 0.3 to 0.9 dB with noise for several, of which little but noise is left.
+# Of the reference patches [pixel], for one shot and for several: 4 takes half as much time again as 5, and gains
+# 0.06 dB for one shot, 0.3 to 0.9 dB with noise for several, whose residual is little but noise.
 STRIDE, STRIDE_OF_SEVERAL = 5, 4
-# How many times the variance of the noise may count beside the non-local prior, in the order in which they are tried,
-# and iterations of a trial: 16 are as good as 12, with 8 half of the gain is lost.
-NOISE_COUNTS, TRIED = (1.0, 4.0, 16.0), 12
+# How many times the variance of the noise may count beside the non-local prior, in the order of trials, and iterations
+# of a trial: 16 are as good as 12, with 8 half of the gain is lost.
+NOISE_FACTORS, TRIAL_ITERS = (1.0, 4.0, 16.0), 12
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What all stages have in common: spectral basis, noise, brightness, the network, and what they may choose by.
+    """What all stages share: spectral basis, noise, brightness, the network, and a judge.
 
     Attributes:
         basis: (K, C).
         variance: of y, like y or a number.
-        brightness: that the weights of priors are relative to; None: of the snapshot at hand. A tile is given that of
-            its frame.
+        brightness: that the weights of priors are relative to; None: of the snapshot itself. A tile has that of its
+            frame.
         level: of a `Plan`; the weights are relative to brightness * level.
         learned: the network of `Learned`; None where there is none.
-        axis: bands or their wavelengths, which its smooth basis is made of.
-        verdict: on a cube (C, H, W), of detector pixels that the stages do not see; None: nothing is to be chosen.
+        axis: number of bands or their wavelengths, for its smooth basis.
+        verdict: judges a cube (C, H, W) by held-out pixels; None: stages make no choices.
     """
 
     basis: Tensor
@@ -65,23 +65,23 @@ class Problem:
 
     @cached_property
     def smooth(self) -> Tensor:
-        """The smooth basis of the network, beside `basis`."""
+        """The smooth basis of the network, which has its own."""
         if self.learned is None:
-            raise ValueError("only a network has a smooth basis of its own")
+            raise ValueError("the smooth basis is that of a network, and there is none")
         axis = self.basis.shape[1] if self.axis is None else self.axis
         return smooth_basis(axis, self.learned.size.components).to(self.basis)
 
     @cached_property
     def relative(self) -> Tensor:
-        """Weights of the coefficients, (K,)."""
+        """Relative weights of the coefficients, (K,)."""
         return coefficient_weights(len(self.basis), self.basis.device).to(self.basis)
 
     def weight(self, A: Camera, y: Tensor) -> float:
-        """brightness * level, what priors are relative to."""
+        """brightness * level, the unit of the weights of priors."""
         return self.level * (brightness(A, y) if self.brightness is None else self.brightness)
 
     def non_local(self, A: Camera, y: Tensor, sigma: float) -> Denoiser:
-        """A non-local denoiser, sigma in units of the weights of TV."""
+        """Make a non-local denoiser, sigma in units of the weights of TV."""
         stride = STRIDE if len(A.measurement_shape) == 2 else STRIDE_OF_SEVERAL
         return NonlocalDenoiser(sigma * self.weight(A, y) * self.relative, patch=PATCH, stride=stride)
 
@@ -89,7 +89,7 @@ class Problem:
         self, A: Camera, y: Tensor, num_iters: int, *, tol: float = TOL, state: SubspaceState | None = None,
         denoise: Denoiser | None = None, noise: float = 1.0, monitor: Monitor | None = None,
     ) -> tuple[Result, SubspaceState]:  # fmt: skip
-        """Subspace TV, or a linear denoiser in its place; the variance counts `noise` times."""
+        """Run subspace TV, or a linear denoiser in its place; the variance counts `noise` times."""
         variance = self.variance if noise == 1 else noise * self.variance
         tol, momentum = (tol, 0.0) if denoise is None else (0.0, MAX_MOMENTUM)
         return subspace_tv(
@@ -100,29 +100,29 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Between two stages.
+    """The state between two stages.
 
     Attributes:
         x: the cube (C, H, W).
-        run: where the last run of subspace TV ended.
+        run: the state of subspace TV at its end.
         history: all records so far.
-        begun: the number of each stage's first record, and its name.
-        stages: that led here, as they were taken.
-        noise: how many times its variance counted in the last of them.
+        stage_starts: the number of each stage's first record, and its name.
+        stages: all so far.
+        noise: how many times its variance counted in the last one.
     """
 
     x: Tensor
     run: SubspaceState | None = None
     history: tuple[Record, ...] = ()
-    begun: tuple[tuple[int, str], ...] = ()
+    stage_starts: tuple[tuple[int, str], ...] = ()
     stages: tuple[Stage, ...] = ()
     noise: float = 1.0
 
     def followed_by(self, result: Result, run: SubspaceState | None, stage: Stage) -> State:
-        """After one more stage, whose records are numbered on."""
-        records = tuple(after(self.history, record) for record in result.history)
-        begun = (*self.begun, *((record.iteration, stage.name) for record in records[:1]))
-        return State(result.x, run, (*self.history, *records), begun, (*self.stages, stage))
+        """The state after one more stage, whose records are numbered in continuation."""
+        records = tuple(continue_record(self.history, record) for record in result.history)
+        starts = (*self.stage_starts, *((record.iteration, stage.name) for record in records[:1]))
+        return State(result.x, run, (*self.history, *records), starts, (*self.stages, stage))
 
 
 def check_count(name: str, value: object) -> None:
@@ -137,8 +137,8 @@ def check_positive(name: str, value: object) -> None:
         raise ValueError(f"{name} of a stage must be a positive number, got {value!r}")
 
 
-def after(history: tuple[Record, ...], record: Record) -> Record:
-    """The record with iteration and seconds counted on from the last of a history."""
+def continue_record(history: tuple[Record, ...], record: Record) -> Record:
+    """The record with iteration and seconds added to those of the last of a history."""
     if not history:
         return record
     last = history[-1]
@@ -147,13 +147,13 @@ def after(history: tuple[Record, ...], record: Record) -> Record:
 
 @dataclass
 class Watch:
-    """Sees the iterations of stages that follow each other, and whether the user's monitor or the clock stops them.
+    """Monitors the iterations of successive stages, and stops them for the user's monitor or the clock.
 
     Attributes:
-        monitor: the user's; iterations are numbered through.
+        monitor: the user's; iterations are numbered over all stages.
         progress: called with the name of a step ("final run") and the share of it (of `expected`) that is done.
         deadline: on `time.perf_counter`.
-        expected: cost of all that is to be run, in iterations of TV at most.
+        expected: greatest cost of all stages, in iterations of TV.
     """
 
     monitor: Monitor | None = None
@@ -171,25 +171,25 @@ class Watch:
         return self.stopped or self.late
 
     def of(self, history: tuple[Record, ...], cost: float, *, trial: bool = False) -> Monitor:
-        """The monitor of a stage that begins now, after these records, at this cost an iteration; a trial adds none."""
+        """The monitor of a stage that starts now, at this cost an iteration; a trial adds no records to the history."""
         self.last = time.perf_counter()
 
-        def see(record: Record, z: Tensor) -> bool:
-            self.ask(history[-1] if trial else after(history, record), z)
+        def look(record: Record, z: Tensor) -> bool:
+            self.ask(history[-1] if trial else continue_record(history, record), z)
             return self.spend(cost)
 
-        return see
+        return look
 
     def ask(self, record: Record, z: Tensor) -> bool:
-        """Whether the user's monitor, which is handed these, or the clock says that it is enough."""
+        """Show an iteration to the user's monitor; whether that or the clock stops the run."""
         if self.monitor is not None and self.monitor(record, z):
             self.stopped = True
         return self.over
 
     def spend(self, cost: float) -> bool:
-        """One iteration more, of this cost, is done: whether it was the last."""
+        """Count one more iteration, of this cost; whether it was the last."""
         now = time.perf_counter()
-        self.late = now + 1.5 * (now - self.last) > self.deadline  # the next iteration will take as long
+        self.late = now + 1.5 * (now - self.last) > self.deadline  # the next takes as long
         self.seconds += now - self.last
         self.last = now
         self.spent += cost
@@ -202,7 +202,7 @@ class Watch:
             self.progress(step, share)
 
     def affords(self, stage: Stage) -> bool:
-        """Whether there is time for all of this stage at the pace so far; total variation may be cut short."""
+        """Whether time is left for this stage at the pace so far; some may stop early."""
         needed = 0.0 if stage.may_stop_early else stage.cost * self.seconds / max(self.spent, 1.0)
         self.late = self.late or time.perf_counter() + needed > self.deadline
         return not self.over
@@ -213,11 +213,11 @@ class Stage(Protocol):
 
     Attributes:
         key: its name in a file and in `cassi.choice.chain.STAGES`.
-        words: its prior, in a sentence.
+        words: its prior, as a noun phrase.
         needs_network: a learned prior.
-        may_stop_early: what it has reached when time is up is a cube as good as its iterations.
-        in_tiles: it may solve each tile of a frame by itself, without seams.
-        per_frame: of a frame with its neighbors it is given the frame's own shot alone.
+        may_stop_early: it is of use even if time ends it early.
+        in_tiles: it can solve the tiles of a frame separately, without seams.
+        per_frame: of a frame and its neighbors it is given the frame's own shot alone.
     """
 
     key: ClassVar[str]
@@ -236,16 +236,16 @@ class Stage(Protocol):
         """In iterations of total variation."""
 
     def strengthened(self, factor: float) -> Stage:
-        """The same for several shots, which pass `factor` times the noise of one."""
+        """The same for several shots, `factor` times as strong."""
         return self
 
     def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
-        """The cube after this stage; `state` is where the one before ended, None at first. Stops when `watch` does."""
+        """Run the stage from the state of the one before, None at first; ends when `watch` stops it."""
 
 
 @dataclass(frozen=True)
 class Tv(Stage):
-    """Subspace TV, gone on with where it was left (`cassi.solvers.subspace_tv`)."""
+    """Subspace TV, continued from the last state (`cassi.solvers.subspace_tv`)."""
 
     num_iters: int
 
@@ -267,18 +267,18 @@ class Tv(Stage):
 
 @dataclass(frozen=True)
 class NonLocal(Stage):
-    """The same with a non-local prior in place of TV, whose filters are made once, of the cube that it starts from.
+    """The same with a non-local prior in place of TV, whose filters are made once, from the initial cube.
 
-    A linear denoiser that stays the same is a convex prior, and the iteration settles.
+    A fixed linear denoiser is a convex prior, so the iteration converges.
 
-    What stands out of the noise the filters pass as a whole, with the noise in it; less of that is fitted where noise
-    counts more, and less of faint texture. Which is better depends on scene and noise, by up to 6 dB, and held-out
+    The filters pass components above the noise level unchanged, with the noise in them. Where noise counts more, less
+    of it is fitted, and less of faint texture. Which is better depends on scene and noise, by up to 6 dB, and held-out
     pixels decide: noise counts four times as much as long as they are predicted no worse after a few iterations.
 
     Attributes:
         sigma: its strength, in units of the weights of TV.
-        num_iters: iterations, those of a trial among them.
-        noise: how many times its variance counts; None: chosen where there is something to choose by, else once.
+        num_iters: iterations, with those of the accepted trial.
+        noise: how many times its variance counts; None: chosen if there is a judge, else 1.
     """
 
     sigma: float
@@ -303,25 +303,27 @@ class NonLocal(Stage):
 
     @property
     def cost(self) -> float:
-        return self.MATCH + self.ITERATION * (self.num_iters + (2 * TRIED if self.noise is None else 0))
+        return self.MATCH + self.ITERATION * (self.num_iters + (2 * TRIAL_ITERS if self.noise is None else 0))
 
     def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
         if state is None or state.run is None:
-            raise ValueError("the non-local prior starts from a cube that total variation has found; put Tv before")
-        start = replace(state.run, e=torch.zeros_like(state.run.e))  # what another prior held back
+            raise ValueError("the non-local prior starts from a cube of total variation; put Tv before")
+        start = replace(state.run, e=torch.zeros_like(state.run.e))  # the multiplier of another prior
         solve = partial(problem.solve, A, y, denoise=problem.non_local(A, y, self.sigma))
         if self.noise not in (None, 1):
-            solve(1, state=start)  # for filters that are the same however much the noise counts
+            solve(1, state=start)  # makes filters that do not depend on `noise`
         noise, num_iters, cost = self.noise or 1.0, self.num_iters, self.ITERATION + self.MATCH / self.num_iters
-        if self.noise is None and problem.verdict is not None and num_iters > TRIED:
-            best, begun, end = None, start, watch.spent + 3 * TRIED * cost
-            for count in NOISE_COUNTS:
-                result, run = solve(TRIED, state=begun, noise=count, monitor=watch.of(state.history, cost, trial=True))
+        if self.noise is None and problem.verdict is not None and num_iters > TRIAL_ITERS:
+            best, initial, end = None, start, watch.spent + 3 * TRIAL_ITERS * cost
+            for count in NOISE_FACTORS:
+                result, run = solve(
+                    TRIAL_ITERS, state=initial, noise=count, monitor=watch.of(state.history, cost, trial=True)
+                )
                 verdict = problem.verdict(result.x)
                 if best is not None and (watch.over or not is_no_worse(verdict, best)):
                     break
-                best, noise, start, num_iters = verdict, count, run, self.num_iters - TRIED
-            watch.expected += watch.spent - end  # of the trials that were not needed
+                best, noise, start, num_iters = verdict, count, run, self.num_iters - TRIAL_ITERS
+            watch.expected += watch.spent - end  # trials that were not needed
         result, run = solve(num_iters, state=start, noise=noise, monitor=watch.of(state.history, cost))
         return replace(state.followed_by(result, run, replace(self, noise=noise)), noise=noise)
 
@@ -330,7 +332,7 @@ class NonLocal(Stage):
 class Learned(Stage):
     """A network unrolled through the camera (`cassi.solvers.unrolled`).
 
-    What of the cube lies outside the span of its smooth basis is left unchanged.
+    The part of the cube outside the span of its smooth basis is left unchanged.
     """
 
     key, name, words = "learned", "learned", "a learned prior"
@@ -356,10 +358,10 @@ class Learned(Stage):
         return state.followed_by(replace(result, x=x), run, self)
 
 
-def in_turn(strength: float, noise: float | None = None) -> tuple[Stage, ...]:
-    """The non-local prior, each time half as strong, and the network: each begins from a better cube than before.
+def alternating_stages(strength: float, noise: float | None = None) -> tuple[Stage, ...]:
+    """The non-local prior, each time half as strong, and the network in alternation: each starts from a better cube.
 
     On ten CAVE cubes strengths of 1, 1/2 and 1/4 are 0.06 dB better at 10,000 electrons and 0.18 dB at 1,000 than 1/2,
-    1/4 and 1/4; without noise, and on five of KAIST, as good.
+    1/4 and 1/4; without noise, and on five of KAIST, equally good.
     """
     return NonLocal(strength, 12), Learned(), NonLocal(strength / 2, 12), Learned(), NonLocal(strength / 4, 56, noise)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cassi.choice.doubts import of_imprint, of_result
+from cassi.choice.doubts import fit_warnings, imprint_warnings
 from cassi.choice.judge import POOR_FIT
 from cassi.errors import InputError
 from cassi.files.container import Container, Entry
@@ -110,10 +110,10 @@ class ReportData:
     def problems(self) -> list[str]:
         """Reasons not to trust this result, one sentence each; empty if there is none."""
         problems = [] if self.ok else [self.verdict or "The mask does not fit the measurement."]
-        problems += of_result(self.unexplained or 0.0)
+        problems += fit_warnings(self.unexplained or 0.0)
         if (error := _number(self.choice, "held_out_error")) is not None and error > POOR_FIT:
             problems.append(f"the cube does not predict held-out pixels: their error is {error:.0%}")
-        return [*problems, *of_imprint(_number(self.provenance, "imprint"))]
+        return [*problems, *imprint_warnings(_number(self.provenance, "imprint"))]
 
     def numbers(self) -> list[tuple[str, str]]:
         """The available scores: name and value, as text."""

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.choice.chain import Chain, final_run
+from cassi.choice.chain import Chain, run_chains
 from cassi.choice.held_out import Split
 from cassi.choice.stages import NonLocal, Problem, State, Tv, Watch
 from cassi.photograph.view import SideView, through
@@ -143,7 +143,7 @@ def finish_fit(fit: JointFit, quality: str, watch: Watch) -> tuple[Result, Chain
     first, chains = FINAL[quality]
     split, problem = fit.joint.split, fit.joint.problem
     state = first.run(split.A_train, split.y_train, problem, State(fit.cube, fit.state), watch)
-    state, _ = final_run(split, problem, state, chains, watch, split.verdict(state.x))
+    state, _ = run_chains(split, problem, state, chains, watch, split.verdict(state.x))
     x = (state.x * fit.joint.light).clamp_(min=0)
     status: Status = "stopped" if watch.over else "max_iters"
-    return Result(x, state.history, status), state.stages, state.begun
+    return Result(x, state.history, status), state.stages, state.stage_starts

@@ -77,13 +77,14 @@ def solve_beside(
     if not accepts(split.verdict(best.cube), split.verdict(cube)):
         message = f"The side picture was not used: {errors} ({where})."
         return replace(alone, side=replace(evidence, message=message))
-    result, stages, begun = finish_fit(best, settings.quality, watch)
+    result, stages, starts = finish_fit(best, settings.quality, watch)
     message = f"The side picture was used: {where}; {errors}."
     evidence = replace(evidence, used=True, message=message, response=placed.photograph.R.double().cpu().tolist())
     basis = best.joint.problem.basis
     plan = replace(alone.plan, basis=f"smooth-{len(basis)}", vectors=basis, stages=stages, learned=None)
     judged = alone.evidence if alone.evidence is None else replace(alone.evidence, held_out_error=best.error, trials=())
-    return replace(alone, result=result, plan=plan, evidence=judged, side=evidence, discrepancy=None, begun=begun)
+    made = replace(alone, result=result, plan=plan, evidence=judged, side=evidence)
+    return replace(made, discrepancy=None, stage_starts=starts)
 
 
 @dataclass(frozen=True, eq=False)

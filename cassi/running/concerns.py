@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from cassi.choice.doubts import CONCERN, of_imprint, of_result
+from cassi.choice.doubts import CONCERN, fit_warnings, imprint_warnings
 from cassi.errors import Note
 from cassi.optics.measurement import MAX_TRANSMISSION, Measurement
 from cassi.running.result import Finished
@@ -108,7 +108,7 @@ def result_concerns(result: Finished) -> tuple[str, ...]:
     fits = result.check is None or result.check.matches
     if not fits:
         return ()
-    return (*of_result(result.residual), *(of_imprint(result.imprint) if finished else ()))
+    return (*fit_warnings(result.residual), *(imprint_warnings(result.imprint) if finished else ()))
 
 
 def _from_below(value: float) -> str:

@@ -173,7 +173,7 @@ def settings_at(settings: Settings, level: float) -> Settings:
 def with_scene_facts(outcome: Outcome, scene: Scene, k: int = 0) -> Outcome:
     """The outcome of frame k with what is known of its scene."""
     level, estimated = scene.black_levels[k], scene.black_is_estimated
-    return replace(outcome, black_level=level, black_level_told=estimated, doubt=scene.doubt)
+    return replace(outcome, black_level=level, black_level_estimated=estimated, doubt=scene.doubt)
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cassi.choice.automatic import choose_plan
-from cassi.choice.chain import repeated
+from cassi.choice.chain import repeat_stages
 from cassi.choice.noise import CameraNoise
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
@@ -181,7 +181,7 @@ def tile_solver(
     level = brightness(A, y)
 
     def planned(a: Block, b: Tensor) -> Tensor:
-        return repeated(a, b, plan.problem(b, level), plan.stages, Watch()).x.clamp_(min=0)
+        return repeat_stages(a, b, plan.problem(b, level), plan.stages, Watch()).x.clamp_(min=0)
 
     nothing = Result(y.new_zeros(()), (), "max_iters")
     return planned, Outcome(nothing, "subspace-tv", {}, plan, evidence)

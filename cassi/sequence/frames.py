@@ -35,7 +35,7 @@ from cassi.running.pipeline import (
 )  # fmt: skip
 from cassi.running.result import Reconstruction
 from cassi.running.scene import load, open_files, prepare
-from cassi.sequence.neighbors import Alone, alone, common_plan, together
+from cassi.sequence.neighbors import Alone, alone, choose_common_plan, together
 from cassi.settings import SEQUENCE, Settings
 from cassi.solvers.loop import Monitor
 
@@ -129,7 +129,7 @@ class InSequence:
             return replace(result, parameters={**result.parameters, **alone_too})
         before, after = joined.errors
         used = {"together": joined.neighbors, "error_alone": before, "error_together": after}
-        outcome = Outcome(joined.result, "subspace-tv", used, joined.plan, begun=joined.begun)
+        outcome = Outcome(joined.result, "subspace-tv", used, joined.plan, stage_starts=joined.stage_starts)
         first = replace(
             scene,
             y=scene.frames[0],
@@ -167,6 +167,6 @@ def sequence_plan(measurements: Sequence[Measurement], settings: Settings = Sett
         raise InputError(f"a sequence has at least two frames, got {len(measurements)}; treat it as a single snapshot")
     stack, camera = _stack(measurements), settings.camera if isinstance(settings.camera, FoundCamera) else None
     scene = prepare(stack, camera, open_files(settings))
-    return common_plan(
+    return choose_common_plan(
         scene.A, scene.frames, wavelengths=scene.wavelengths, noise=scene.noise, settings=open_files(settings)
     )

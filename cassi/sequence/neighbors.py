@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.choice.automatic import explored, without_learned
-from cassi.choice.chain import final_run
+from cassi.choice.automatic import explore_snapshot, without_network
+from cassi.choice.chain import run_chains
 from cassi.choice.held_out import Split
 from cassi.choice.judge import accepts, is_better
-from cassi.choice.noise import CameraNoise, noise_left
+from cassi.choice.noise import CameraNoise, fit_noise
 from cassi.choice.plan import Plan
-from cassi.choice.stages import State, Tv, Watch, in_turn
+from cassi.choice.stages import State, Tv, Watch, alternating_stages
 from cassi.kernels.smoothing import gaussian_blur
 from cassi.optics.protocol import Camera
 from cassi.priors.spectral_basis import analyse
@@ -34,9 +34,9 @@ from cassi.settings import Settings
 from cassi.solvers.loop import Result, relative_norm
 
 HELD_OUT = 0.05  # share of the detector pixels of a frame
-ALONE = 150  # iterations of total variation for a frame alone, followed by `in_turn` without its last run
+ALONE = 150  # iterations of total variation for a frame alone, followed by `alternating_stages` without its last run
 TOGETHER = 75  # further iterations for a frame with its neighbors; 150 are 0.01 dB better
-SIGMA = 0.5  # strength of `in_turn`, times the root of the number of frames; 0.7 is 0.15 dB worse
+SIGMA = 0.5  # strength of `alternating_stages`, times the root of the number of frames; 0.7 is 0.15 dB worse
 # Factor of the noise variance in its last run. The held-out error would favor 1, which is 0.1 to 0.4 dB worse, because
 # it includes errors of the motion; 16 is equal to 4 or up to 0.25 dB worse.
 NOISE_COUNTS = 4.0
@@ -70,17 +70,17 @@ class Alone:
 class Together(NamedTuple):
     """A frame with this number of neighbors, the held-out errors of single and joint cube, and the plan.
 
-    The plan is the common one with the stages of this frame, whose starts are in `begun`.
+    The plan is the common one with the stages of this frame, whose starts are in `stage_starts`.
     """
 
     result: Result
     neighbors: int
     errors: tuple[float, float]
     plan: Plan
-    begun: tuple[tuple[int, str], ...]
+    stage_starts: tuple[tuple[int, str], ...]
 
 
-def common_plan(
+def choose_common_plan(
     A: Camera,
     frames: Tensor,
     *,
@@ -90,14 +90,14 @@ def common_plan(
 ) -> Plan:
     """Noise, spectral basis and priors for a whole sequence, chosen from some of its frames (n, H, W')."""
     split = Split.of(A, frames, settings.seed)
-    exploration = explored(split, A.cube_shape[0] if wavelengths is None else wavelengths, noise, settings)
+    exploration = explore_snapshot(split, A.cube_shape[0] if wavelengths is None else wavelengths, noise, settings)
     plan = exploration.plan
     if noise.gain is None:  # estimated from the residual of total variation
         state = Tv(ALONE).run(split.A_train, split.y_train, plan.problem(frames, exploration.brightness), None, Watch())
-        plan = replace(plan, noise=noise_left(split, split.misfit(state.x.clamp(min=0)).square()))
+        plan = replace(plan, noise=fit_noise(split, split.misfit(state.x.clamp(min=0)).square()))
     # coarse stages would blur what neighbors resolve
-    more = () if settings.prior == "tv" else in_turn(SIGMA, NOISE_COUNTS)[2:]
-    return replace(plan, stages=(Tv(TOGETHER), *(more if plan.learned is not None else without_learned(more))))
+    more = () if settings.prior == "tv" else alternating_stages(SIGMA, NOISE_COUNTS)[2:]
+    return replace(plan, stages=(Tv(TOGETHER), *(more if plan.learned is not None else without_network(more))))
 
 
 def alone(A: Camera, y: Tensor, plan: Plan, *, seed: int = 0) -> Alone:
@@ -106,9 +106,9 @@ def alone(A: Camera, y: Tensor, plan: Plan, *, seed: int = 0) -> Alone:
     state = first.run(split.A_train, split.y_train, problem, None, Watch())
     x = state.x.clamp(min=0)
     verdict = split.verdict(x)
-    chain = in_turn(1.0)[:4] if plan.learned is not None else without_learned(in_turn(1.0)[:4])
+    chain = alternating_stages(1.0)[:4] if plan.learned is not None else without_network(alternating_stages(1.0)[:4])
     chains = (chain,) if len(plan.stages) > 1 else ()
-    state, _ = final_run(split, problem, state, chains, Watch(), verdict)
+    state, _ = run_chains(split, problem, state, chains, Watch(), verdict)
     return Alone(split, state, state.x.clamp(min=0), x, verdict.error, float(verdict.squared.mean()))
 
 
@@ -147,7 +147,9 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, watch: Watch)
         accepted = False
     state = new if accepted else state
     result = Result(state.x.clamp(min=0), state.history, "stopped" if watch.over else "max_iters")
-    return Together(result, len(followed), (before.error, after.error), replace(plan, stages=state.stages), state.begun)
+    return Together(
+        result, len(followed), (before.error, after.error), replace(plan, stages=state.stages), state.stage_starts
+    )
 
 
 def _find_motion(frame: Alone, other: Alone, plan: Plan, B: Tensor) -> Tensor | None:
