@@ -8,6 +8,7 @@ from cassi.version import __version__ as __version__
 if TYPE_CHECKING:
     from cassi.calibration.estimate import Calibration as Calibration, calibrate as calibrate
     from cassi.calibration.found_camera import align as align
+    from cassi.calibration.refined_camera import calibrate_from_captures as calibrate_from_captures
     from cassi.errors import InputError as InputError
     from cassi.optics.multi_shot import MultiShot as MultiShot
     from cassi.optics.other_cameras import double_disperser as double_disperser, video_camera as video_camera
@@ -35,6 +36,7 @@ _ROOM = {  # public names and their modules, imported on demand so that `cassi -
     "admm_tv": "solvers.admm",
     "align": "calibration.found_camera",
     "calibrate": "calibration.estimate",
+    "calibrate_from_captures": "calibration.refined_camera",
     "double_disperser": "optics.other_cameras",
     "fista": "solvers.fista",
     "fista_tv": "solvers.fista",

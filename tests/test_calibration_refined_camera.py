@@ -13,7 +13,7 @@ from scipy import ndimage
 
 from cassi.calibration import refined_camera
 from cassi.calibration.found_camera import FoundCamera
-from cassi.calibration.refined_camera import refine_camera
+from cassi.calibration.refined_camera import calibrate_from_captures
 from cassi.cli.main import run
 from cassi.files import read_measurement
 from cassi.looking import calibration_figures
@@ -46,7 +46,7 @@ def captures(mask):
 
 @pytest.fixture(scope="module")
 def refined(captures):
-    return refine_camera(captures)
+    return calibrate_from_captures(captures)
 
 
 def test_the_captures_agree_on_the_camera_and_it_predicts_each_better(refined):
@@ -69,15 +69,15 @@ def test_the_summary_names_captures_and_doubt(refined, captures):
     assert "moved down" in "\n".join(single.summary()) and "+-" not in "\n".join(single.summary())
     few = slice(48)  # rows, in which nothing is found
     part = replace(captures[0], y=captures[0].y[few], mask=captures[0].mask[few])
-    assert "moved down" not in "\n".join(refine_camera([part]).summary())
+    assert "moved down" not in "\n".join(calibrate_from_captures([part]).summary())
 
 
 def test_captures_that_do_not_go_together(captures):
     with refuses(ValueError):
-        refine_camera([])
+        calibrate_from_captures([])
     m = captures[0]
     with refuses(ValueError):
-        refine_camera([m, replace(m, y=m.y[:, :100])])
+        calibrate_from_captures([m, replace(m, y=m.y[:, :100])])
 
 
 def test_every_figure_is_drawn(refined):
@@ -99,7 +99,7 @@ def test_from_files_to_a_calibration_that_reconstruct_reads(tmp_path, captures, 
         assert all(np.array_equal(m.y, other.y) for m, other in zip(measurements, captures, strict=True))
         return replace(refined, names=tuple(m.source for m in measurements))
 
-    monkeypatch.setattr(refined_camera, "refine_camera", fitted)
+    monkeypatch.setattr(refined_camera, "calibrate_from_captures", fitted)
     (tmp_path / "sub").mkdir()
     files = [files[0], files[0], files[1], str(tmp_path / "sub" / ".." / captures[0].source)]  # the first counts once
     output = tmp_path / "camera.h5"
@@ -120,7 +120,7 @@ def test_from_files_to_a_calibration_that_reconstruct_reads(tmp_path, captures, 
 
 def test_a_mask_of_another_camera_is_told(tmp_path, captures, refined, mask, files, capsys, monkeypatch):
     """However the fit turned out; the true mask, displaced as it is, goes by without a word."""
-    monkeypatch.setattr(refined_camera, "refine_camera", lambda measurements, **_: found)
+    monkeypatch.setattr(refined_camera, "calibrate_from_captures", lambda measurements, **_: found)
     np.save(tmp_path / "other.npy", np.random.default_rng(7).permutation(mask))
     words = ["refine", "--measurement", *files, "--step", "-2"]
     words += ["--output", str(tmp_path / "camera.h5"), "--figures", "none", "--overwrite"]

@@ -14,19 +14,24 @@ import torch
 
 from cassi.calibration.camera_model import CameraModel, band_positions, coordinates, shift_columns, unseen_pixels
 from cassi.calibration.camera_trials import Trial, clearly_better, error_of, simplified
+from cassi.calibration.captures import MIN_SIDE, ROUNDS, Frame, MaskError, learn_mask_error
 from cassi.calibration.mask_regression import BLOCK, COARSE, FINE, Look, Snapshots, tiles
 from cassi.calibration.self_calibration import FEWEST_BLOCKS, Search, find_dispersion, find_model, settled
 from cassi.errors import InputError
 from cassi.files import open_container, write_arrays
 from cassi.optics.building import camera_of_shot
-from cassi.optics.cropping import Shot
+from cassi.optics.cropping import Shot, crop, liveliest
 from cassi.optics.detector import black_level_of, check_light
 from cassi.optics.mask_match import compared
 from cassi.optics.measurement import Measurement, any_bad
 from cassi.optics.protocol import Camera
+from cassi.optics.single_disperser import CASSI
+from cassi.priors.learned import FEWEST_BANDS, shipped_prior
 
 FRAMES = 4  # of a stack that are looked at
 SEARCH = 0.5  # share of the time that it takes; the rest are short reconstructions
+PLACED = 0.5  # share of the time until the mask's place is found; the rest goes into its error
+PART = 160  # side of the window of a large snapshot on which it is decided whether its mask has an error [pixel]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +48,8 @@ class FoundCamera:
         dispersion: by how much that of the snapshots is larger than the one given, as a share of it.
         remainders: by how much the bands of a cube lie to the right of where they belong [pixel], see `register`.
         left_out: (H, W') bool, detector pixels that light reaches through elements beyond the mask's picture; or None.
+        mask_error: what was learned of the mask element by element; it is in `mask` where it was accepted. None where
+            it was not looked for.
     """
 
     mask: np.ndarray
@@ -54,6 +61,7 @@ class FoundCamera:
     dispersion: float = 0.0
     remainders: tuple[float, ...] = ()
     left_out: np.ndarray | None = None
+    mask_error: MaskError | None = None
 
     @classmethod
     def as_given(cls, m: Measurement) -> FoundCamera:
@@ -74,7 +82,7 @@ class FoundCamera:
                 return "The camera was taken as given: nothing else fits the snapshot better."
             return "The camera was taken as given: another fits the mask's pattern better, but predicts no better."
         down, right = (terms.get("1", 0.0) for terms in (self.model.down, self.model.right))
-        words = []
+        words: list[str] = []
         if self.model.down or self.model.right:
             words.append(
                 f"mask moved by ({right:+.2f}, {down:+.2f}) px (right, down), turned by {self.turn:+.2f} degrees, "
@@ -92,10 +100,13 @@ class FoundCamera:
             words.append(f"its values to the power {self.model.tone:g}")
         if self.model.continuous:
             words.append("light between the bands counted to them")
-        before, after = self.errors or (0.0, 0.0)
-        found = ", ".join(words)
-        trial = f"in a short trial its held-out error is {after:.2%}, that of the camera as given {before:.2%}"
-        return f"Camera found from the snapshot: {found}; {trial}."
+        error = self.mask_error
+        if error is not None and error.accepted:
+            words.append(f"its elements corrected by {float(error.error.std()) / float(self.mask.max()):.1%}")
+        trials = [self.errors] if self.errors is not None and not self.model.exact else []
+        trials += [error.mean_errors] if error is not None and error.accepted else []
+        falls = ", then ".join(f"{before:.2%} to {after:.2%}" for before, after in trials)
+        return f"Camera found from the snapshot: {', '.join(words)}; held-out error in short trials from {falls}."
 
     @property
     def turn(self) -> float:
@@ -157,7 +168,8 @@ class FoundCamera:
         """Plain values that JSON can hold."""
         told = {"accepted": self.accepted, "dispersion": self.dispersion, "message": self.message}
         errors = None if self.errors is None else list(self.errors)
-        return told | {"held_out_errors": errors} | asdict(self.model)
+        learned = None if self.mask_error is None else self.mask_error.as_dict()
+        return told | {"held_out_errors": errors, "mask_error": learned} | asdict(self.model)
 
 
 def find_camera(
@@ -165,19 +177,23 @@ def find_camera(
     black_level: float | None = None,
     seed: int = 0,
     dispersion: bool = False,
+    mask_error: bool = True,
     told: Callable[[float], None] = lambda share: None,
 ) -> FoundCamera:
     """Find the camera from snapshots of unknown scenes: one measurement, or several with one mask.
 
-    A model of it is fitted to the mask's pattern in the snapshots (`cassi.calibration.self_calibration`). It is taken
-    where blocks that it was not fitted to are explained clearly better, and a short reconstruction with it predicts
-    held-out detector pixels clearly better too; else the camera is left as given.
+    A model of its pose and optics is fitted to the mask's pattern in the snapshots
+    (`cassi.calibration.self_calibration`). It is taken where blocks that it was not fitted to are explained clearly
+    better, and a short reconstruction with it predicts held-out detector pixels clearly better too; else the camera is
+    left as given. Then the error of each element of the mask is learned (`cassi.calibration.captures`), and taken where
+    other held-out pixels are predicted better with it.
 
     Args:
         measurements: with the mask and the shifts as believed, of the first one.
         black_level: taken off, in the unit of y; told by the snapshots if None.
         seed: of the held-out pixels.
         dispersion: find the mask's place and the dispersion, and nothing else.
+        mask_error: learn the error of the mask's elements, too.
         told: called with the share of the work that is done.
 
     Returns:
@@ -190,6 +206,20 @@ def find_camera(
     if not measurements:
         raise ValueError("no measurement given to find the camera from; give one at least")
     told(0.0)
+    looks_closer = mask_error and not dispersion
+    placed = _placed(
+        measurements, black_level, seed, dispersion, lambda share: told(share * (PLACED if looks_closer else 1))
+    )
+    if not looks_closer:
+        return placed
+    return _corrected(placed, measurements, black_level, seed, lambda share: told(PLACED + (1 - PLACED) * share))
+
+
+def _placed(
+    measurements: Sequence[Measurement], black_level: float | None, seed: int, dispersion: bool,
+    told: Callable[[float], None],
+) -> FoundCamera:  # fmt: skip
+    """The camera with its mask where and as sharp as the snapshots show it."""
     m = measurements[0]
     if any(other.y.shape[-2:] != m.y.shape[-2:] for other in measurements):
         raise ValueError("the snapshots differ in size; give those of one camera and one region")
@@ -245,6 +275,39 @@ def find_camera(
     if not any(compared(one).matches for one in (m, taken.in_place(replace(m, check=None)))):
         return replace(found, reason="the snapshot shows neither the mask as given nor another that is near it")
     return taken
+
+
+def _corrected(
+    found: FoundCamera, measurements: Sequence[Measurement], black_level: float | None, seed: int,
+    report: Callable[[float], None],
+) -> FoundCamera:  # fmt: skip
+    """A camera with the error of its mask's elements corrected, where the snapshots show one."""
+    m = found.in_place(measurements[0])
+    if found.reason or not compared(replace(m, check=None)).matches:
+        return found
+    camera, learned = _through(m, m.mask), None
+    if not isinstance(camera, CASSI) or min(camera.cube_shape[1:]) < MIN_SIDE:
+        return found
+    bad = _bad_pixels(replace(m, bad_pixels=any_bad((m.bad_pixels, *(one.bad_pixels for one in measurements)))))
+    snapshots = [y for one in measurements for y in _frames(one, camera, bad, black_level)]
+    prior = shipped_prior() if camera.num_bands >= FEWEST_BANDS else None
+    height, width = camera.cube_shape[1:]
+    parts = [(slice(0, height), slice(0, width))]
+    if len(snapshots) == 1 and height * width > 1.25 * PART**2:
+        parts.insert(0, liveliest(snapshots[0], (height, width), PART))
+    for rows, columns in parts:
+        cut = [crop(camera if bad is None else camera.weighted((~bad).to(y)), y, rows, columns) for y in snapshots]
+        frames = [Frame.of(a, y, seed) for a, y in cut]
+        whole = rows.stop - rows.start == height
+        rounds = ROUNDS if whole else 1
+        learned = learn_mask_error(
+            frames, cut[0][0].mask, camera.shifts, prior=prior, rounds=rounds, report=report if whole else _quiet
+        )
+        if not learned.accepted:
+            return replace(found, mask_error=learned)
+    assert learned is not None
+    mask = np.clip(m.mask + learned.error.numpy(), 0, None).astype(m.mask.dtype)
+    return replace(found, mask=mask, shifts=m.shifts, accepted=True, mask_error=learned)
 
 
 def align(
@@ -313,6 +376,10 @@ def _taken(found: FoundCamera, m: Measurement, model: CameraModel, mask: np.ndar
         remainders=tuple(float(f) for f in real - whole) if s else (),
         left_out=unseen_pixels(mask, model.beyond(mask.shape[-2:], len(shifts)), shifts),
     )
+
+
+def _quiet(share: float) -> None:
+    """Reports nothing: of a window that decides whether there is more to do."""
 
 
 def _not_looked_for(m: Measurement) -> str:

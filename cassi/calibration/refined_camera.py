@@ -1,4 +1,4 @@
-"""One camera fitted to many captures, with how far the captures agree on it."""
+"""One camera fitted to many captures of it: pose, optics and the error of its mask, and how far the captures agree."""
 
 from __future__ import annotations
 
@@ -38,6 +38,14 @@ class RefinedCamera:
         for name, (value, *alone) in found.items():
             sure = "" if count == 1 else f" +- {np.std(alone, ddof=1) / math.sqrt(count):.3f}"
             lines.append(f"  {name}: {value:+.3f}{sure}")
+        if (learned := self.together.mask_error) is not None and learned.accepted:
+            kept = "captures" if count > 1 else "detector pixels"
+            lines.append(
+                f"the mask's elements: corrected by {float(learned.error.std()):.3f} (standard deviation), explaining "
+                f"{learned.explained[-1]:.0%} of what kept {kept} hold beyond smooth scenes"
+            )
+        elif learned is not None:
+            lines.append(f"the mask's elements are left as they are: {learned.reason}")
         lines.append("held-out error as given, found from the capture alone, found from all:")
         width = max(map(len, self.names))
         for name, row in zip(self.names, self.errors, strict=True):
@@ -58,17 +66,27 @@ QUANTITIES: dict[str, Callable[[FoundCamera], float]] = {
 }
 
 
-def refine_camera(
+def calibrate_from_captures(
     measurements: Sequence[Measurement],
     *,
     black_level: float | None = None,
     seed: int = 0,
     steps: Callable[[Sequence[Callable[[], FoundCamera]]], Sequence[FoundCamera]] | None = None,
 ) -> RefinedCamera:
-    """Fit one camera to many captures by the same camera, and one to each for comparison.
+    """Calibrate a camera from captures of any scenes: one camera fitted to all, and one to each for comparison.
 
-    The mask and the shifts as believed are those of the first; the scenes may differ. `steps` runs the fits one after
-    the other, to show progress; the rest as for `find_camera`.
+    Pose, dispersion and optics are found as by `find_camera`; then scenes and the error of the mask's elements are
+    estimated in turn, and how strongly is decided by captures that take no part (see docs/physics.md). Two captures
+    tell much, some twenty nearly all.
+
+    Args:
+        measurements: 1 to 20 of one camera and one region of its detector; mask and shifts as believed are those of the
+            first.
+        black_level, seed: as for `find_camera`.
+        steps: runs the fits one after the other, to show progress.
+
+    Returns:
+        The `RefinedCamera`; its `together.save("camera.h5")` writes a mask that every command takes.
 
     Raises:
         InputError: no measurement, one without a scene, or snapshots of different sizes.
@@ -84,7 +102,8 @@ def refine_camera(
         raise InputError(f"the captures must have one size, got {sizes}; give those of one camera and one region")
 
     def fit(*chosen: Measurement) -> Callable[[], FoundCamera]:
-        return lambda: find_camera(*chosen, black_level=black_level, seed=seed)
+        together = len(chosen) == len(measurements)  # alone, only the pose is compared
+        return lambda: find_camera(*chosen, black_level=black_level, seed=seed, mask_error=together)
 
     fits = [fit(*measurements), *([fit(m) for m in measurements] if len(measurements) > 1 else [])]
     together, *alone = [one() for one in fits] if steps is None else steps(fits)

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
         return [fit() for fit in tqdm(fits, desc=what, unit="fit", disable=args.quiet or None)]
 
     measurements = _captures(args)
-    found = refined_camera.refine_camera(
+    found = refined_camera.calibrate_from_captures(
         measurements,
         black_level=None if args.black_level is None else 0.0,  # reading took it off
         seed=args.seed,
@@ -43,7 +43,8 @@ def run(args: argparse.Namespace) -> int:
         if not (check := recheck_mask(check_masks(m), found.together.in_place(m))).matches:
             warn(args, f"{m.source}: {check.verdict}; the camera as found does not fit it either")
     found.together.save(args.output, wavelengths=measurements[0].wavelengths, overwrite=args.overwrite)
-    tell(args, found.summary(), {"moved": fig.moved(found), "sharpness": fig.sharpness(found)})
+    drawn = {"moved": fig.moved(found), "sharpness": fig.sharpness(found), "mask_error": fig.mask_error(found)}
+    tell(args, found.summary(), {name: figure for name, figure in drawn.items() if figure is not None})
     return 0
 
 

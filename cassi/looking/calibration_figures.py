@@ -11,6 +11,7 @@ from cassi.looking.color import shown_range
 from cassi.looking.style import EDGE, LEFT, LINE, PALETTE, Figure, Row, draw_map, page, picture_size, styled
 
 ARROWS = 11  # along each side of the field
+DETAIL = 32  # half the side of the part of a mask that is shown larger [pixel]
 
 
 @styled
@@ -91,4 +92,23 @@ def sharpness(camera: RefinedCamera) -> Figure:
     axes.set_ylim(bottom=0)
     axes.grid(True)
     axes.legend(ncols=2)
+    return figure
+
+
+@styled
+def mask_error(camera: RefinedCamera) -> Figure | None:
+    """The mask as given, the correction of its elements, and both in a part of it; None where it was not corrected."""
+    learned = camera.together.mask_error
+    if learned is None or not learned.accepted:
+        return None
+    given = camera.given if camera.given.ndim == 2 else camera.given.mean(0)
+    error = learned.error.numpy()
+    rows, columns = (slice(max(0, length // 2 - DETAIL), length // 2 + DETAIL) for length in given.shape)
+    side = max(picture_size(given.shape, 3.0)[0], 2.5), picture_size(given.shape, 3.0)[1]
+    title = f"Standard deviation {error.std():.3f}; it explains {learned.explained[-1]:.0%} of what was kept out"
+    figure, panels = page(*[Row([side[0]] * 2, side[1], left=EDGE, below=3 * LINE)] * 2, title=title)
+    limit = float(np.percentile(np.abs(error), 99.5)) or 1.0
+    for places, part, where in zip(panels, ((slice(None),) * 2, (rows, columns)), ("", ", middle"), strict=True):
+        draw_map(places[0], given[part], f"Mask as given{where}", "", limits=shown_range(given, percent=99))
+        draw_map(places[1], error[part], f"Correction{where}", "", limits=(-limit, limit))
     return figure

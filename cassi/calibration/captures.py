@@ -1,0 +1,226 @@
+"""A camera's mask learned from its own captures: scenes and the mask's error are estimated in turn.
+
+Each round reconstructs every capture through the mask so far, takes the fine texture off the cubes, and fits the mask's
+error to what these leave of the snapshots (`mask_error`). How strongly is decided by captures that take no part in the
+fit or, of a single one, by detector pixels that take no part; whether the result is believed, by other detector pixels,
+which no round has seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy import optimize
+from torch import Tensor
+
+from cassi.calibration.mask_error import (
+    Residual,
+    fit_error,
+    short_reconstruction,
+    smooth_part,
+    texture_of,
+    without_texture,
+)
+from cassi.optics.detector import brightness
+from cassi.optics.single_disperser import CASSI
+from cassi.priors.learned import LearnedPrior
+
+TUNING, JUDGING = 0.03, 0.07  # shares of the detector pixels that choose how strongly to fit, and that accept
+ROUNDS = 2
+SPREADS = (0.02, 0.04, 0.08, 0.16)  # of the mask's error, relative to its greatest transmission, that are tried
+MIN_SIDE = 64  # of a mask whose error is looked for: smaller snapshots have too few pixels that judge [pixel]
+LEAST = 0.02  # of the variance of the kept residual that a fit must explain, else there is nothing to correct
+SIGMAS = 2.0  # by so many standard errors the squared errors of the pixels that judge must fall
+NO_WORSE, FADED = 1.0, 0.3  # or, where they rise by fewer, the fine texture of the cubes by this share
+DARK = 0.02  # detector pixels below this share of the brightest are not fitted to
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """A snapshot at brightness 1, and which of its detector pixels serve what; all (H, W')."""
+
+    y: Tensor
+    fitted: Tensor
+    tuning: Tensor
+    judging: Tensor
+
+    @classmethod
+    def of(cls, A: CASSI, y: Tensor, seed: int) -> Frame:
+        """A snapshot of a camera whose row weights are 0 at bad pixels."""
+        seen = A.gram_diag() > 0
+        draw = torch.rand(y.shape, generator=torch.Generator().manual_seed(seed))
+        tuning, judging = seen & (draw < TUNING), seen & (draw >= 1 - JUDGING)
+        y = torch.where(seen, y, 0)
+        return cls(y / brightness(A, y), seen & ~tuning & ~judging, tuning, judging)
+
+    @property
+    def lit(self) -> Tensor:
+        """Where there is light enough to fit to."""
+        return self.y > DARK * self.y[self.fitted].max()
+
+    def without(self, A: CASSI) -> tuple[CASSI, Tensor]:
+        """Camera and snapshot of the pixels that are fitted."""
+        return A.weighted(self.fitted.to(self.y)), torch.where(self.fitted, self.y, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class MaskError:
+    """What the captures say about their mask.
+
+    Attributes:
+        error: e, (H, W), to be added to the mask of every band where it is accepted.
+        accepted: whether detector pixels that no fit has seen are predicted better with it, or as well by cubes that
+            are clearly smoother.
+        explained: share of the variance of kept residuals that it explains, a number for each round.
+        errors: held-out error of short reconstructions, (captures, 2): as given, and corrected.
+        spread: standard deviation of e that was assumed.
+        sure: by how many standard errors the squared errors of the pixels that judge fell.
+        texture: fine texture of the cubes with the corrected mask, relative to that with the mask as given.
+        reason: why it was not accepted; empty where it was.
+    """
+
+    error: Tensor
+    accepted: bool
+    explained: tuple[float, ...] = ()
+    errors: tuple[tuple[float, float], ...] = ()
+    spread: float = 0.0
+    sure: float = 0.0
+    texture: float = 1.0
+    reason: str = ""
+
+    @property
+    def mean_errors(self) -> tuple[float, float]:
+        """Held-out error as given and corrected, mean over the captures."""
+        before, after = np.mean(self.errors, axis=0)
+        return float(before), float(after)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values that JSON can hold, without the image."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "error"}
+
+
+class _Fit(NamedTuple):
+    error: Tensor
+    spread: float
+    explained: float
+
+
+def learn_mask_error(
+    frames: Sequence[Frame],
+    mask: Tensor,
+    shifts: tuple[int, ...],
+    *,
+    prior: LearnedPrior | None = None,
+    rounds: int = ROUNDS,
+    report: Callable[[float], None] = lambda share: None,
+) -> MaskError:
+    """Scenes and the error of their mask, (H, W) or (C, H, W), in turn; `report` is called with the share done."""
+    given = CASSI(mask, shifts)
+    top = float(mask.max())
+    error = torch.zeros(mask.shape[-2:], dtype=mask.dtype)
+    variances: list[Tensor] = [_first_variance(given, frame) for frame in frames]
+    before: list[Tensor] = []
+    explained: list[float] = []
+    spread, steps = 0.0, rounds + 1
+
+    def cubes(A: CASSI, k: int) -> list[Tensor]:
+        found = []
+        for n, frame in enumerate(frames):
+            x = short_reconstruction(*frame.without(A), variances[n], prior)
+            variances[n] = variance_of(A, x, frame)
+            found.append(x)
+            report((k + (n + 1) / len(frames)) / steps)
+        return found
+
+    for k in range(rounds):
+        A = replace(given, mask=(mask + error).clamp(min=0))
+        found = cubes(A, k)
+        if not before:
+            before = [_squares(A, x, frame) for x, frame in zip(found, frames, strict=True)]
+            rough = sum(map(texture_of, found))
+            noise = [v[frame.judging].double() for v, frame in zip(variances, frames, strict=True)]
+        residuals = [_residual(given, x, frame, v) for x, frame, v in zip(found, frames, variances, strict=True)]
+        fit = _tuned(residuals, frames, top)
+        if fit.explained < LEAST:
+            if not explained:
+                return MaskError(
+                    error, False, reason="what the snapshots leave does not look like an error of the mask"
+                )
+            break
+        error, spread = fit.error, fit.spread
+        explained.append(fit.explained)
+    A = replace(given, mask=(mask + error).clamp(min=0))
+    found = cubes(A, rounds)
+    texture = sum(map(texture_of, found)) / rough
+    after = [_squares(A, x, frame) for x, frame in zip(found, frames, strict=True)]
+    light = [frame.y[frame.judging].double().square().sum() for frame in frames]
+    errors = tuple(
+        (float((b.sum() / s).sqrt()), float((a.sum() / s).sqrt())) for b, a, s in zip(before, after, light, strict=True)
+    )
+    falls = torch.cat([(b - a) / v for b, a, v in zip(before, after, noise, strict=True)])
+    sure = float(falls.mean()) / max(float(falls.std()) / math.sqrt(len(falls)), 1e-300)
+    accepted = sure > SIGMAS or (sure > -NO_WORSE and texture < 1 - FADED)
+    reason = "" if accepted else "with a corrected mask, detector pixels that took no part are not predicted better"
+    return MaskError(error, accepted, tuple(explained), errors, spread, sure, texture, reason)
+
+
+def _first_variance(A: CASSI, frame: Frame) -> Tensor:
+    x = short_reconstruction(*frame.without(A), 0.0, None)
+    return variance_of(A, x, frame)
+
+
+def variance_of(A: CASSI, x: Tensor, frame: Frame) -> Tensor:
+    """Of the noise of a snapshot, (H, W'), from the errors at pixels that took no part: alpha y + beta + rho^2 y^2.
+
+    Photons, reading, and what is in proportion to the light: what the camera gets wrong, and the scene's texture. The
+    three are fitted, >= 0, to the mean squares of pixels of like light.
+    """
+    squares = (frame.y - A.forward(x))[frame.tuning].square()
+    light = frame.y[frame.tuning].clamp(min=0)
+    order = torch.argsort(light)
+    bins = [part for part in torch.tensor_split(order, 12) if len(part)]
+    level = np.array([float(light[part].mean()) for part in bins])
+    power = np.array([max(float(squares[part].mean()), 1e-12) for part in bins])
+    terms = np.stack([level, np.ones_like(level), level**2], 1) / power[:, None]
+    alpha, beta, rho2 = optimize.nnls(terms, np.ones(len(bins)))[0]
+    y = frame.y.clamp(min=0)
+    return (alpha * y + beta + rho2 * y.square()).clamp(min=1e-10)
+
+
+def _squares(A: CASSI, x: Tensor, frame: Frame) -> Tensor:
+    """Squared errors at the pixels that judge, (n,) float64."""
+    return (frame.y - A.forward(x))[frame.judging].double().square()
+
+
+def _residual(A: CASSI, x: Tensor, frame: Frame, variance: Tensor) -> Residual:
+    """What the camera as given leaves of a snapshot when the cube has lost its fine texture."""
+    flat = without_texture(x)
+    known = frame.fitted | frame.tuning
+    r = torch.where(known, frame.y - A.forward(flat), 0)
+    r = torch.where(known, r - smooth_part(r, known), 0)
+    return Residual(flat, r, torch.where(frame.fitted & frame.lit, 1 / variance, 0), A.shifts)
+
+
+def _tuned(residuals: Sequence[Residual], frames: Sequence[Frame], top: float) -> _Fit:
+    """The fit whose spread predicts best what took no part: each capture from the others, or held-out pixels of one."""
+    best = _Fit(torch.zeros(()), 0.0, 0.0)
+    for spread in SPREADS:
+        left = total = 0.0
+        alone = fit_error(residuals, spread * top) if len(frames) == 1 else None
+        for n, (one, frame) in enumerate(zip(residuals, frames, strict=True)):
+            others = [other for k, other in enumerate(residuals) if k != n]
+            e = fit_error(others, spread * top) if alone is None else alone
+            place = frame.tuning if alone is not None else frame.tuning | frame.fitted
+            weight = torch.where(place & frame.lit, 1 / frame.y.clamp(min=1e-6).square(), 0)
+            left += float(((one.r - one.of_error(e)).square() * weight).sum())
+            total += float((one.r.square() * weight).sum())
+        if 1 - left / total > best.explained:
+            best = _Fit(torch.zeros(()) if alone is None else alone, spread, 1 - left / total)
+        else:
+            break
+    return best if len(frames) == 1 or not best.spread else best._replace(error=fit_error(residuals, best.spread * top))

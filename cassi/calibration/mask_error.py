@@ -1,0 +1,135 @@
+"""What a mask's picture gets wrong, place by place: a regularized least-squares fit to residuals of snapshots.
+
+    y = Phi(m) x + n,    m = m_0 + e
+
+e is small, independent of the scene and, from row to row, of itself. Light passes a place (i, j) of the mask in every
+band, so that an error there shows in as many detector pixels of row i as there are bands: Phi(m) x is linear in m, too,
+
+    (d Phi x / d m) e = sum_c S_c (e x_c),
+
+a sum of shifted images again. Of a scene that is known up to its fine texture, e is the least of
+
+    sum_n |W_n^1/2 (r_n - sum_c S_c (e x_nc))|^2 + |e|^2 / spread^2,    r_n = y_n - Phi(m_0) x_n
+
+over the snapshots n of one camera. W_n is one over the variance of the noise. See docs/physics.md for what tells e from
+a scene's own texture, and when nothing does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cassi.kernels.shift_sum import shift_back, shift_sum
+from cassi.optics.psf import local_mean
+from cassi.optics.single_disperser import CASSI
+from cassi.priors.learned import LearnedPrior
+from cassi.priors.spectral_basis import analyse, smooth_basis, synthesise
+from cassi.solvers.subspace_tv import subspace_tv
+from cassi.solvers.unrolled import unrolled
+
+CG_ITERS = 20
+TV_ITERS = 80  # of a short reconstruction before its network
+COMPONENTS = 12
+FLATTEN = 0.1  # weight of the total variation that takes a cube's fine texture off, relative to its local brightness
+FLATTEN_ITERS = 40
+LOCAL = 8.0  # standard deviation of a cube's local brightness, and of a residual's slow part, left out [pixel]
+
+
+@dataclass(frozen=True, eq=False)
+class Residual:
+    """What the camera leaves of one snapshot: the right side of a fit.
+
+    Attributes:
+        x: cube without fine texture, (C, H, W).
+        r: y - Phi(m_0) x without its slow part, (H, W').
+        weight: one over its variance, (H, W'); 0 where a pixel takes no part.
+        shifts: of the bands, whole [pixel].
+    """
+
+    x: Tensor
+    r: Tensor
+    weight: Tensor
+    shifts: tuple[int, ...]
+
+    def of_error(self, e: Tensor) -> Tensor:
+        """sum_c S_c (e x_c), (H, W')."""
+        return shift_sum(self.x, e, self.shifts)
+
+    def back(self, r: Tensor) -> Tensor:
+        """The adjoint, sum_c x_c S_c^T r, (H, W)."""
+        return shift_back(r, r.new_ones(self.x.shape[-2:]), self.shifts).mul_(self.x).sum(0)
+
+
+def fit_error(residuals: Sequence[Residual], spread: float, *, num_iters: int = CG_ITERS) -> Tensor:
+    """The mask's error e, (H, W), common to all bands, by conjugate gradients; `spread` is its standard deviation."""
+
+    def normal(v: Tensor) -> Tensor:
+        return sum((one.back(one.of_error(v).mul_(one.weight)) for one in residuals), v / spread**2)
+
+    right = sum((one.back(one.r * one.weight) for one in residuals), torch.zeros(()))
+    e, rest = torch.zeros_like(right), right.clone()
+    p, rr = rest.clone(), rest.square().sum()
+    for _ in range(num_iters):
+        q = normal(p)
+        step = rr / (p * q).sum().clamp(min=torch.finfo(q.dtype).tiny)
+        e.add_(p * step)
+        rest.sub_(q * step)
+        before, rr = rr, rest.square().sum()
+        p.mul_(rr / before.clamp(min=torch.finfo(q.dtype).tiny)).add_(rest)
+    return e
+
+
+def short_reconstruction(A: CASSI, y: Tensor, variance: Tensor | float, prior: LearnedPrior | None) -> Tensor:
+    """A cube >= 0 by total variation and, where there is one, a network: about a quarter of the default's work."""
+    K = COMPONENTS if prior is None else prior.size.components
+    B = smooth_basis(A.num_bands, min(K, A.num_bands)).to(y)
+    result, state = subspace_tv(A, y, B, variance=variance, num_iters=TV_ITERS)
+    if prior is None:
+        return result.x.clamp_(min=0)
+    noise = torch.as_tensor(variance, dtype=y.dtype).expand(y.shape)
+    with torch.no_grad():
+        return unrolled(A, y, B, prior, state.z, variance=noise)[0].x.clamp_(min=0)
+
+
+def without_texture(x: Tensor) -> Tensor:
+    """A cube (C, H, W) whose fine texture is taken off, edges left: what noise in proportion to the light would be.
+
+        argmin_q  1/2 |q - z / b|^2 + 0.1 sum_p |(D q)_p|_2
+
+    z are coefficients of smooth spectra and b the local brightness; the norm at p is over both directions and all
+    coefficients, as edges lie at one place in all bands (Bresson & Chan, Inverse Probl. Imaging 2, 455 (2008)).
+    """
+    B = smooth_basis(len(x), min(COMPONENTS, len(x))).to(x)
+    brightness = smooth_part(x.mean(0))
+    brightness = brightness + 0.02 * brightness.mean()
+    q = analyse(x / brightness, B)
+    scale = q[0].mean() / math.sqrt(len(x))  # of a white scene of local brightness 1 it is 1
+    dual = q.new_zeros((2, *q.shape))
+    weight = FLATTEN * scale * math.sqrt(len(x))
+    flat = q.clone()
+    for _ in range(FLATTEN_ITERS):
+        dual[0][..., :-1] += (flat[..., 1:] - flat[..., :-1]) / 8
+        dual[1][..., :-1, :] += (flat[..., 1:, :] - flat[..., :-1, :]) / 8
+        magnitude = dual.square().sum((0, 1)).sqrt_()
+        dual *= weight / magnitude.clamp(min=float(weight))
+        flat = q + dual[0] + dual[1]
+        flat[..., 1:] -= dual[0][..., :-1]
+        flat[..., 1:, :] -= dual[1][..., :-1, :]
+    return synthesise(flat, B).clamp_(min=0).mul_(brightness)
+
+
+def smooth_part(image: Tensor, known: Tensor | None = None) -> Tensor:
+    """The image (H, W) blurred over `LOCAL` pixels, of the pixels that are `known`."""
+    counts = np.ones(image.shape) if known is None else known.cpu().numpy().astype(float)
+    return torch.as_tensor(local_mean(image.cpu().numpy().astype(float), counts, LOCAL)).to(image)
+
+
+def texture_of(x: Tensor) -> float:
+    """Mean size of a cube's fine texture, relative to its light."""
+    return float((x - without_texture(x)).abs().mean() / x.mean())

@@ -1,0 +1,95 @@
+"""A mask that is wrong element by element, learned from simulated captures whose true mask is known."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import ndimage
+
+from cassi.calibration.captures import Frame, learn_mask_error, variance_of
+from cassi.calibration.found_camera import find_camera
+from cassi.optics.measurement import Measurement
+from cassi.optics.single_disperser import CASSI
+
+SHIFTS, SIZE = tuple(range(0, 16, 2)), 96
+ELECTRONS = 5000
+
+
+def picture(seed: int, size: tuple[int, int]) -> torch.Tensor:
+    """A scene of plain regions, (C, H, W)."""
+    rng = np.random.default_rng(seed)
+    regions = ndimage.gaussian_filter(rng.standard_normal((4, *size)), (0, 12, 12)).argmax(0)
+    spectra = np.stack([0.5 + 0.3 * np.cos(2 * np.pi * (np.linspace(0, 1, 8) - k / 4)) for k in range(4)])
+    return torch.as_tensor(spectra[regions].transpose(2, 0, 1), dtype=torch.float32)
+
+
+def capture(mask: np.ndarray, seed: int) -> torch.Tensor:
+    y = CASSI(torch.from_numpy(mask), SHIFTS).forward(picture(seed, mask.shape)).numpy()
+    return torch.from_numpy((np.random.default_rng(seed).poisson(y * ELECTRONS) / ELECTRONS).astype(np.float32))
+
+
+@pytest.fixture(scope="module")
+def given() -> np.ndarray:
+    return np.random.default_rng(0).random((SIZE, SIZE)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def true(given) -> np.ndarray:
+    return np.clip(given + 0.1 * np.random.default_rng(9).standard_normal(given.shape), 0, None).astype(np.float32)
+
+
+def learned(given: np.ndarray, snapshots: list[torch.Tensor]):
+    A = CASSI(torch.from_numpy(given), SHIFTS)
+    frames = [Frame.of(A, y, 0) for y in snapshots]
+    return learn_mask_error(frames, A.mask, SHIFTS)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_mask_that_is_wrong_place_by_place_is_corrected(given, true, count):
+    found = learned(given, [capture(true, seed) for seed in range(1, 1 + count)])
+    assert found.accepted
+    wrong, left = true - given, true - given - found.error.numpy()
+    assert left.std() < {1: 0.85, 3: 0.6}[count] * wrong.std()
+    before, after = found.mean_errors
+    assert after < before
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_mask_that_is_right_is_left_alone(given, count):
+    found = learned(given, [capture(given, seed) for seed in range(1, 1 + count)])
+    assert not found.accepted and found.reason
+
+
+def test_the_found_camera_holds_the_corrected_mask():
+    rng = np.random.default_rng(0)
+    given = rng.random((128, 128)).astype(np.float32)
+    true = np.clip(given + 0.1 * rng.standard_normal(given.shape), 0, None).astype(np.float32)
+    m = Measurement(y=capture(true, 1).numpy(), mask=given, shifts=SHIFTS)
+    found = find_camera(m)
+    assert found.accepted and found.mask_error.accepted
+    assert (found.in_place(m).mask - true).std() < 0.95 * (given - true).std()
+    assert "its elements corrected by" in found.message
+    assert found.as_dict()["mask_error"]["accepted"]
+    assert find_camera(m, mask_error=False).mask_error is None
+
+
+def test_the_noise_is_that_of_photons_and_of_a_share_of_the_light():
+    mask = torch.rand(160, 160, generator=torch.Generator().manual_seed(0))
+    A = CASSI(mask, SHIFTS)
+    x = torch.rand(8, 1, 160, generator=torch.Generator().manual_seed(1)).expand(8, 160, 160) + 0.1
+    y = A.forward(x)
+    expected = (y / 400 + (0.03 * y) ** 2).sqrt()
+    noisy = y + expected * torch.randn(y.shape, generator=torch.Generator().manual_seed(2))
+    frame = Frame.of(A, noisy, 0)
+    level = float((noisy[frame.fitted] / frame.y[frame.fitted]).median())
+    found = variance_of(A, x / level, frame).sqrt() * level
+    bright = y > y.median()
+    assert (found / expected)[bright].log().abs().mean() < 0.1
+
+
+def test_held_out_pixels_take_no_part(given, true):
+    """Whatever they hold, the correction is the same."""
+    A = CASSI(torch.from_numpy(given), SHIFTS)
+    frame = Frame.of(A, capture(true, 1), 0)
+    other = Frame(torch.where(frame.judging, 3 * frame.y, frame.y), frame.fitted, frame.tuning, frame.judging)
+    first, second = (learn_mask_error([one], A.mask, SHIFTS, rounds=1) for one in (frame, other))
+    assert torch.equal(first.error, second.error) and first.sure != second.sure

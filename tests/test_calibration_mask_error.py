@@ -1,0 +1,66 @@
+"""The fit of a mask's error against dense linear algebra, and what counts as texture."""
+
+import numpy as np
+import pytest
+import torch
+
+from cassi.calibration.mask_error import Residual, fit_error, without_texture
+
+SHIFTS = (0, 2, 3)
+
+
+def dense(x: np.ndarray) -> np.ndarray:
+    """The matrix of e -> sum_c S_c (e x_c) by loops, rows are detector pixels."""
+    C, H, W = x.shape
+    width = W + max(SHIFTS)
+    matrix = np.zeros((H * width, H * W))
+    for c in range(C):
+        for i in range(H):
+            for j in range(W):
+                matrix[i * width + j + SHIFTS[c], i * W + j] += x[c, i, j]
+    return matrix
+
+
+def residuals(count: int) -> list[Residual]:
+    g = torch.Generator().manual_seed(0)
+    made = []
+    for _ in range(count):
+        x, r = torch.rand(3, 4, 5, generator=g).double(), torch.randn(4, 8, generator=g).double()
+        weight = torch.rand(4, 8, generator=g).double() * (torch.rand(4, 8, generator=g) > 0.2)
+        made.append(Residual(x, r, weight, SHIFTS))
+    return made
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_fit_is_the_dense_least_squares_solution(count):
+    spread = 0.7
+    normal, right = np.eye(20) / spread**2, np.zeros(20)
+    for one in (made := residuals(count)):
+        matrix, w = dense(one.x.numpy()), one.weight.numpy().ravel()
+        normal += matrix.T @ (w[:, None] * matrix)
+        right += matrix.T @ (w * one.r.numpy().ravel())
+    expected = np.linalg.solve(normal, right).reshape(4, 5)
+    np.testing.assert_allclose(fit_error(made, spread, num_iters=40).numpy(), expected, rtol=1e-8, atol=1e-10)
+
+
+def test_where_no_light_passes_nothing_is_corrected():
+    (one,) = residuals(1)
+    one.x[:, :, :2] = 0
+    assert not fit_error([one], 1.0)[:, :2].any()
+
+
+def test_texture_is_taken_off_and_edges_stay():
+    g = torch.Generator().manual_seed(0)
+    scene = torch.ones(6, 48, 48)
+    scene[:, :, 24:] = torch.linspace(2, 4, 6)[:, None, None]  # an edge, of brightness and color
+    textured = scene * (1 + 0.05 * torch.randn(48, 48, generator=g))
+    flat = without_texture(textured)
+    plain = (slice(None), slice(6, -6), slice(6, 18))
+    assert flat[plain].std((1, 2)).mean() < 0.3 * textured[plain].std((1, 2)).mean()
+    rise = (flat[:, :, 26] - flat[:, :, 21]).mean(1) / (scene[:, 0, 26] - scene[:, 0, 21])
+    assert rise.min() > 0.8
+
+
+def test_it_means_the_same_in_any_unit():
+    x = torch.rand(6, 20, 20, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(without_texture(1000 * x), 1000 * without_texture(x))
