@@ -10,7 +10,13 @@ from cassi.optics.wavelengths import PRESETS
 
 
 @pytest.mark.parametrize(
-    ("name", "ends"), [("tsa-net-28", (453.3, 648.1)), ("mst-28", (453.5, 648.0)), ("cave-31", (400.0, 700.0))]
+    ("name", "ends"),
+    [
+        ("tsa-net-28", (453.3, 648.1)),
+        ("mst-28", (453.5, 648.0)),
+        ("smem-24", (454.4, 649.3)),
+        ("cave-31", (400.0, 700.0)),
+    ],
 )
 def test_presets(name, ends):
     found = parse_wavelengths(name.upper(), int(name[-2:]))

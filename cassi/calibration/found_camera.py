@@ -26,7 +26,7 @@ from cassi.optics.mask_match import compared
 from cassi.optics.measurement import Measurement, any_bad
 from cassi.optics.protocol import Camera
 from cassi.optics.single_disperser import CASSI
-from cassi.priors.learned import FEWEST_BANDS, shipped_prior
+from cassi.priors.learned import MIN_BANDS, shipped_prior
 
 FRAMES = 4  # of a stack that are looked at
 SEARCH = 0.5  # share of the time that it takes; the rest are short reconstructions
@@ -290,7 +290,7 @@ def _corrected(
         return found
     bad = _bad_pixels(replace(m, bad_pixels=any_bad((m.bad_pixels, *(one.bad_pixels for one in measurements)))))
     snapshots = [y for one in measurements for y in _frames(one, camera, bad, black_level)]
-    prior = shipped_prior() if camera.num_bands >= FEWEST_BANDS else None
+    prior = shipped_prior() if camera.num_bands >= MIN_BANDS else None
     height, width = camera.cube_shape[1:]
     parts = [(slice(0, height), slice(0, width))]
     if len(snapshots) == 1 and height * width > 1.25 * PART**2:

@@ -267,7 +267,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
                 value="HxW", type=size),
             Option("--num-bands", "bands (default: 28); of a cube file, its last C", value="C", type=count),
             Option("--wavelengths", "band centers: start:stop:count, a list 450,460,..., a preset (tsa-net-28, "
-                "mst-28, cave-31) or a file (default: 450 to 650 nm, or those of the cube file)",
+                "mst-28, smem-24, cave-31) or a file (default: 450 to 650 nm, or those of the cube file)",
                 value="NM", reads=True),
             Option("--truth-bits", "round the cube to multiples of 2^-N before it is photographed: it stays exact and "
                 "compresses well", value="N", type=whole),

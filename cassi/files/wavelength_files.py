@@ -29,9 +29,9 @@ def parse_wavelengths(text: str, num_bands: int | None, *, of: str = "bands") ->
     `start:stop:count` means  lambda_c = start + c (stop - start) / (count - 1),  both ends included.
 
     Args:
-        text: a preset ("tsa-net-28", "mst-28", "cave-31"), a range "450:650:28" [nm], a list "450,500,550" [nm], the
-            name of a file (.txt or .csv with one number per band, or any data file with a `wavelengths` array), or
-            "unknown".
+        text: a preset ("tsa-net-28", "mst-28", "smem-24", "cave-31"), a range "450:650:28" [nm], a list "450,500,550"
+            [nm], the name of a file (.txt or .csv with one number per band, or any data file with a `wavelengths`
+            array), or "unknown".
         num_bands: bands C of the measurement, which the list must match; None: any number.
         of: what the wavelengths belong to, for error messages.
 
