@@ -14,7 +14,7 @@ import torch
 
 from cassi.calibration.camera_model import CameraModel, band_positions, coordinates, shift_columns, unseen_pixels
 from cassi.calibration.camera_trials import Trial, clearly_better, error_of, simplified
-from cassi.calibration.captures import MIN_SIDE, ROUNDS, Frame, MaskError, learn_mask_error
+from cassi.calibration.captures import MIN_SIDE, Frame, MaskError, learn_mask_error
 from cassi.calibration.mask_regression import BLOCK, COARSE, FINE, Look, Snapshots, tiles
 from cassi.calibration.self_calibration import FEWEST_BLOCKS, Search, find_dispersion, find_model, settled
 from cassi.errors import InputError
@@ -285,27 +285,24 @@ def _corrected(
     m = found.in_place(measurements[0])
     if found.reason or not compared(replace(m, check=None)).matches:
         return found
-    camera, learned = _through(m, m.mask), None
+    bad = _bad_pixels(replace(m, bad_pixels=any_bad((m.bad_pixels, *(one.bad_pixels for one in measurements)))))
+    camera = _through(m, m.mask)
     if not isinstance(camera, CASSI) or min(camera.cube_shape[1:]) < MIN_SIDE:
         return found
-    bad = _bad_pixels(replace(m, bad_pixels=any_bad((m.bad_pixels, *(one.bad_pixels for one in measurements)))))
     snapshots = [y for one in measurements for y in _frames(one, camera, bad, black_level)]
+    camera = camera if bad is None else camera.weighted((~bad).to(camera.dtype))
     prior = shipped_prior() if camera.num_bands >= MIN_BANDS else None
     height, width = camera.cube_shape[1:]
-    parts = [(slice(0, height), slice(0, width))]
     if len(snapshots) == 1 and height * width > 1.25 * PART**2:
-        parts.insert(0, liveliest(snapshots[0], (height, width), PART))
-    for rows, columns in parts:
-        cut = [crop(camera if bad is None else camera.weighted((~bad).to(y)), y, rows, columns) for y in snapshots]
-        frames = [Frame.of(a, y, seed) for a, y in cut]
-        whole = rows.stop - rows.start == height
-        rounds = ROUNDS if whole else 1
-        learned = learn_mask_error(
-            frames, cut[0][0].mask, camera.shifts, prior=prior, rounds=rounds, report=report if whole else _quiet
-        )
+        block, y = crop(camera, snapshots[0], *liveliest(snapshots[0], (height, width), PART))
+        assert isinstance(block, CASSI)
+        learned = learn_mask_error([Frame.of(block, y, seed)], block.mask, block.shifts, prior=prior, rounds=1)
         if not learned.accepted:
             return replace(found, mask_error=learned)
-    assert learned is not None
+    frames = [Frame.of(camera, y, seed) for y in snapshots]
+    learned = learn_mask_error(frames, camera.mask, camera.shifts, prior=prior, report=report)
+    if not learned.accepted:
+        return replace(found, mask_error=learned)
     mask = np.clip(m.mask + learned.error.numpy(), 0, None).astype(m.mask.dtype)
     return replace(found, mask=mask, shifts=m.shifts, accepted=True, mask_error=learned)
 
@@ -376,10 +373,6 @@ def _taken(found: FoundCamera, m: Measurement, model: CameraModel, mask: np.ndar
         remainders=tuple(float(f) for f in real - whole) if s else (),
         left_out=unseen_pixels(mask, model.beyond(mask.shape[-2:], len(shifts)), shifts),
     )
-
-
-def _quiet(share: float) -> None:
-    """Reports nothing: of a window that decides whether there is more to do."""
 
 
 def _not_looked_for(m: Measurement) -> str:

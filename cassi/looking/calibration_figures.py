@@ -7,7 +7,7 @@ import numpy as np
 from cassi.calibration.camera_model import band_positions, coordinates, polynomial
 from cassi.calibration.estimate import Calibration
 from cassi.calibration.refined_camera import RefinedCamera
-from cassi.looking.color import shown_range
+from cassi.looking.color import Limits, shown_range
 from cassi.looking.style import EDGE, LEFT, LINE, PALETTE, Figure, Row, draw_map, page, picture_size, styled
 
 ARROWS = 11  # along each side of the field
@@ -108,7 +108,8 @@ def mask_error(camera: RefinedCamera) -> Figure | None:
     title = f"Standard deviation {error.std():.3f}; it explains {learned.explained[-1]:.0%} of what was kept out"
     figure, panels = page(*[Row([side[0]] * 2, side[1], left=EDGE, below=3 * LINE)] * 2, title=title)
     limit = float(np.percentile(np.abs(error), 99.5)) or 1.0
+    limits = Limits(-limit, limit, float(error.min()), float(error.max()))
     for places, part, where in zip(panels, ((slice(None),) * 2, (rows, columns)), ("", ", middle"), strict=True):
         draw_map(places[0], given[part], f"Mask as given{where}", "", limits=shown_range(given, percent=99))
-        draw_map(places[1], error[part], f"Correction{where}", "", limits=(-limit, limit))
+        draw_map(places[1], error[part], f"Correction{where}", "", limits=limits)
     return figure
