@@ -295,10 +295,10 @@ def _corrected(
     height, width = camera.cube_shape[1:]
     if len(snapshots) == 1 and height * width > 1.25 * PART**2:
         block, y = crop(camera, snapshots[0], *liveliest(snapshots[0], (height, width), PART))
-        assert isinstance(block, CASSI)
-        learned = learn_mask_error([Frame.of(block, y, seed)], block.mask, block.shifts, prior=prior, rounds=1)
-        if not learned.accepted:
-            return replace(found, mask_error=learned)
+        if isinstance(block, CASSI):
+            learned = learn_mask_error([Frame.of(block, y, seed)], block.mask, block.shifts, prior=prior, rounds=1)
+            if not learned.accepted:
+                return replace(found, mask_error=learned)
     frames = [Frame.of(camera, y, seed) for y in snapshots]
     learned = learn_mask_error(frames, camera.mask, camera.shifts, prior=prior, report=report)
     if not learned.accepted:
