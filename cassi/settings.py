@@ -200,8 +200,8 @@ class Settings:
     """[pixel], instead of shifts."""
     wavelengths: str | Sequence[float] | Array | None = setting(
         None,
-        "band centers: start:stop:count, a list 450,460,..., a preset (tsa-net-28, mst-28, cave-31), a file, or "
-        '"unknown"',
+        "band centers: start:stop:count, a list 450,460,..., a preset (tsa-net-28, mst-28, smem-24, cave-31), a file, "
+        'or "unknown"',
         "--wavelengths", group=CAMERA, value="NM", reads=True, recorded=False,
     )  # fmt: skip
     """(C,) [nm], or a text (`cassi.optics.wavelengths`). The default solver takes spectra to be smooth over them."""

@@ -103,10 +103,9 @@ class FoundCamera:
         error = self.mask_error
         if error is not None and error.accepted:
             words.append(f"its elements corrected by {float(error.error.std()) / float(self.mask.max()):.1%}")
-        trials = [self.errors] if self.errors is not None and not self.model.exact else []
-        trials += [error.mean_errors] if error is not None and error.accepted else []
-        falls = ", then ".join(f"{before:.2%} to {after:.2%}" for before, after in trials)
-        return f"Camera found from the snapshot: {', '.join(words)}; held-out error in short trials from {falls}."
+        before, after = error.mean_errors if error is not None and error.accepted else self.errors or (0.0, 0.0)
+        trial = f"in a short trial its held-out error is {after:.2%}, that of the camera as given {before:.2%}"
+        return f"Camera found from the snapshot: {', '.join(words)}; {trial}."
 
     @property
     def turn(self) -> float:
