@@ -292,18 +292,20 @@ def _corrected(
     camera = camera if bad is None else camera.weighted((~bad).to(camera.dtype))
     prior = shipped_prior() if camera.num_bands >= MIN_BANDS else None
     height, width = camera.cube_shape[1:]
-    if len(snapshots) == 1 and height * width > 1.25 * PART**2:
-        block, y = crop(camera, snapshots[0], *liveliest(snapshots[0], (height, width), PART))
-        if isinstance(block, CASSI):
-            learned = learn_mask_error([Frame.of(block, y, seed)], block.mask, block.shifts, prior=prior, rounds=1)
-            if not learned.accepted:
-                return replace(found, mask_error=learned)
+    if height * width > 1.25 * PART**2:  # a look at a part of them tells whether there is anything to correct
+        part = liveliest(torch.stack(snapshots), (height, width), PART)
+        blocks = [crop(camera, y, *part) for y in snapshots]
+        frames = [Frame.of(block, y, seed) for block, y in blocks if isinstance(block, CASSI)]
+        mask = camera.mask[..., part[0], part[1]]
+        learned = learn_mask_error(frames, mask, camera.shifts, prior=prior, rounds=1)
+        if not learned.accepted:
+            return replace(found, mask_error=learned)
     frames = [Frame.of(camera, y, seed) for y in snapshots]
     learned = learn_mask_error(frames, camera.mask, camera.shifts, prior=prior, report=report)
     if not learned.accepted:
         return replace(found, mask_error=learned)
-    mask = np.clip(m.mask + learned.error.numpy(), 0, None).astype(m.mask.dtype)
-    return replace(found, mask=mask, shifts=m.shifts, accepted=True, mask_error=learned)
+    corrected = np.clip(m.mask + learned.error.numpy(), 0, None).astype(m.mask.dtype)
+    return replace(found, mask=corrected, shifts=m.shifts, accepted=True, mask_error=learned)
 
 
 def align(
