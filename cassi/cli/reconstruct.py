@@ -37,9 +37,9 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("a measurement's name is empty; expected a file, several, a folder or a pattern")
     if not files:
         greedy = [f"--{name}" for name in ("mask", "calibration") if len(getattr(args, name)) > 1]
-        cure = f"; what follows {greedy[0]} is taken for more of them, name the measurement before" if greedy else ""
+        cure = f"; what follows {greedy[0]} is read as more of them; name the measurement before it" if greedy else ""
         cure = cure or (
-            f"; {args.report} is taken for the page of --report, name the measurement before" if args.report else ""
+            f"; {args.report} is read as the page of --report; name the measurement before it" if args.report else ""
         )
         raise InputError(f"no measurement given, expected a file, several, a folder or a pattern{cure}")
     pick_device(args.device)

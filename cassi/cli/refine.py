@@ -19,7 +19,7 @@ from cassi.optics.mask_match import check_masks
 from cassi.optics.measurement import Measurement
 from cassi.running.scene import recheck_mask
 
-MOST = 12  # captures that a camera is fitted to
+MAX_CAPTURES = 12  # captures that a camera is fitted to
 
 
 def run(args: argparse.Namespace) -> int:
@@ -57,4 +57,4 @@ def _captures(args: argparse.Namespace) -> list[Measurement]:
     check_files("refine", args, files)
     options = replace(options, levels=shared_levels(files, options))
     frames = [(opened, k) for opened in (open_measurement(file, options) for file in files) for k in opened.frames]
-    return [opened.read(k) for opened, k in frames[:: max(1, -(-len(frames) // MOST))]]
+    return [opened.read(k) for opened, k in frames[:: max(1, -(-len(frames) // MAX_CAPTURES))]]

@@ -100,9 +100,9 @@ def run_scene(args: argparse.Namespace) -> int:
         picture = side_photograph(cube, curves, pose=Similarity(*SIDE_POSE), **camera)
         write_side_picture(args.side, picture.numpy(), overwrite=args.overwrite)
         say(args, f"side picture of {picture.shape[0]} x {picture.shape[1]} px -> {args.side}")
-    told = "no noise"
+    noise_text = "no noise"
     if shot.gain is not None:
-        told = f"photon noise at {shot.gain:.6g} e per unit, read noise {shot.read_noise:g} e"
+        noise_text = f"photon noise at {shot.gain:.6g} e per unit, read noise {shot.read_noise:g} e"
     taken = "snapshot" if args.shots == 1 else f"{args.shots} shots"
     if args.frames > 1:
         taken = f"{args.frames} frames of a scene that moves by {args.motion:g} px from one to the next"
@@ -110,7 +110,7 @@ def run_scene(args: argparse.Namespace) -> int:
         args,
         f"{len(shifts)} bands of {cube.shape[-2]} x {cube.shape[-1]} px, step {args.step} px, mask {args.mask} "
         f"(mean {mask.mean().item():.3f}), {taken}, detector {shot.y.shape[-2]} x {shot.y.shape[-1]} px, "
-        f"{told} -> {args.output}",
+        f"{noise_text} -> {args.output}",
     )
     return 0
 

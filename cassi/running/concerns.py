@@ -11,7 +11,7 @@ from cassi.errors import Note
 from cassi.optics.measurement import MAX_TRANSMISSION, Measurement
 from cassi.running.result import Finished
 
-MIN_PLATEAU = 0.01  # share of the pixels; the brightest of a scene are hardly ever as many and all alike
+MIN_PLATEAU = 0.01  # share of the pixels; a scene rarely has that many brightest pixels of one value
 MAX_NEGATIVE = 0.05  # of the light; with the right black level real captures, noise and all, have 0.01
 MAX_RATIO = 1.5  # times as bright, for its mask, as another shot of the scene
 

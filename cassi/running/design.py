@@ -60,7 +60,7 @@ Scene = Callable[[int, int, int], Tensor]
 
 
 def painted(seed: int) -> Scene:
-    """A scene that is painted anew for any number of bands, from 450 to 650 nm."""
+    """A scene painted for any number of bands, from 450 to 650 nm."""
 
     def paint(bands: int, height: int, width: int) -> Tensor:
         nm = torch.linspace(*NM, bands, dtype=torch.float64)
@@ -98,7 +98,7 @@ def measured(path: Path) -> Scene:
 
 
 def scenes_of(folder: str | os.PathLike[str] | None, count: int) -> dict[str, Scene]:
-    """The scenes of a study by name: the cubes of a folder, or so many that are painted.
+    """The scenes of a study by name: the cubes of a folder, or a number of painted ones.
 
     Raises:
         InputError: no cube in the folder.

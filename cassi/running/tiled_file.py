@@ -132,7 +132,7 @@ def tile_measurement(
         def add(rows: slice, columns: slice, values: Tensor) -> None:
             store.add("cube", np.s_[:, rows, columns], (values * level).cpu().numpy())
 
-        history = solve_tiled(A, y, solve, add, tile=tile, reach=reach, told=partial(listener.progress, TILES))
+        history = solve_tiled(A, y, solve, add, tile=tile, reach=reach, report=partial(listener.progress, TILES))
         residual_image, residual = _misfit(A, scene.y, store)
         result = explain(
             TiledResult(

@@ -23,7 +23,7 @@ from cassi.solvers.loop import Loop, Record, relative_norm
 Solve = Callable[[Block, Tensor], Tensor]
 """The cube (C, h, w) of a block from its camera, whose row weights leave out foreign light, and its measurement."""
 
-REACH = 32  # pixels beyond which a prior hardly feels its surroundings
+REACH = 32  # [pixel] beyond which a prior is almost independent of its surroundings
 # Blocks begin and end at multiples of it [pixel], so that the non-local prior, with patches at every 4th or 5th pixel,
 # and the network, which halves its images, see in a tile what they see in the frame.
 GRID = math.lcm(STRIDE, STRIDE_OF_SEVERAL, MULTIPLE)
@@ -71,7 +71,7 @@ def solve_tiled(
     *,
     tile: int,
     reach: int = REACH,
-    told: Callable[[float], None] = lambda share: None,
+    report: Callable[[float], None] = lambda share: None,
 ) -> tuple[Record, ...]:
     """Solve tile by tile and hand over the parts of the cube, weighted so that their sum is the cube.
 
@@ -83,7 +83,7 @@ def solve_tiled(
             would show as seams.
         add: called as add(rows, columns, values) with values (C, h, w) to be added to the cube there.
         tile, reach: as for `tile_grid`.
-        told: called with the share that is done.
+        report: called with the share that is done.
 
     Returns:
         One Record a tile, its residual over the detector pixels it was solved from.
@@ -102,7 +102,7 @@ def solve_tiled(
         values = x[:, rows, columns] * one.window.to(x)
         add(*one.kept, values)
         loop.record(values, residual=residual, change=0.0)
-        told((k + 1) / len(tiles))
+        report((k + 1) / len(tiles))
     return loop.result(y).history
 
 
