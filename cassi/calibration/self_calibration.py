@@ -31,6 +31,7 @@ TONES = (1.5, 2.0, 2.5, 3.0)  # exponents of the mask's values that are tried: p
 # What is added one after the other: name, and the terms of (down, right, blur) that it moves together.
 Direction = tuple[Mapping[str, float], Mapping[str, float], Mapping[str, float]]
 STEP: Direction = ({}, {"t": 1}, {})  # another dispersion: each band moves by an amount of its own, its mask with it
+STEPS = 4  # of the search for a model
 STRETCHES = (-0.03, -0.015, 0.0, 0.015, 0.03)  # of the dispersion, from which its search starts
 
 
@@ -161,18 +162,18 @@ def find_model(
     given = CameraModel()
     blocks = search.blocks(given)
     before = rest_of(blocks, given)
-    told(0.1)
+    told(1 / STEPS)
     model, _ = _coarse(search, blocks, start or given)
     if not model.exact or _something_near(search, blocks, before):
-        told(0.3)
+        told(2 / STEPS)
         groups = directions(search.mask.shape[-2:])
         pose = pose_of(groups)
         for _ in range(2):
             near = blocks if model.exact else search.blocks(model)
             model = moved(model, pose, descend(near, [*pose, *groups["blur"]], model.blur)[: len(pose)])
-        told(0.6)
+        told(3 / STEPS)
         model = _shaped(search, model, groups)
-        told(0.8)
+        told(1.0)
         model = _with_groups(search, model, groups)
         if better(blocks, before, search.rest(model)):
             return model
@@ -194,7 +195,7 @@ def find_dispersion(
     for k, stretch in enumerate(STRETCHES):
         stretched = replace(start, right={**start.right, "t": stretch * reach}) if stretch else start
         starts.append(_coarse(search, blocks, stretched))
-        told(0.1 * (k + 1))
+        told((k + 1) / (len(STRETCHES) + 1))
 
     def fitted(model: CameraModel, used: Sequence[Direction]) -> tuple[CameraModel, Tensor]:
         for _ in range(2):
@@ -203,7 +204,7 @@ def find_dispersion(
         return model, search.rest(model)
 
     model, after = fitted(starts[len(STRETCHES) // 2][0], pose)
-    told(0.7)
+    told(1.0)
     nearest = min(starts, key=lambda start: start[1])[0]
     trials = [fitted(start, [*pose, STEP]) for start in (model, nearest)]
     dispersed, less = min(trials, key=lambda trial: float((blocks.count * trial[1]).sum()))
