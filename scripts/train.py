@@ -43,7 +43,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--cameras", type=int, default=1, help="in a step (default 1)")
     parser.add_argument("--scenes", type=int, help="for each camera (default 4, 32 on a GPU)")
     parser.add_argument("--size", help="of an example, height x width [pixel] (default 64x96, 128x128 on a GPU)")
-    parser.add_argument("--rate", type=float, default=1e-3, help="of learning, at most (default 1e-3)")
+    parser.add_argument("--rate", type=float, default=8e-4, help="of learning, at most (default 8e-4)")
     parser.add_argument("--weights", metavar="FILE", help="to begin with, of a training before, or free or research")
     parser.add_argument(
         "--camera", type=Path, metavar="FILE",

@@ -74,7 +74,7 @@ def draw_examples(
     variance = y * unit + (read_noise * unit).square()
     y = y + variance.sqrt() * chance.normal(*y.shape)
     seen = (chance.uniform(*y.shape[1:]) >= HELD_OUT).float()
-    known = (chance.uniform(count, 1, 1) < 0.2).float()
+    known = (chance.uniform(count, 1, 1) < 0.1).float()
     better = chance.flags(BETTER, count) * chance.uniform(count, 1, 1, 1, high=0.8)
     basis = smooth_basis(drawn.wavelengths, components).float().to(chance.device)
     return Examples(mask, drawn.shifts, seen, basis, y, variance, known, better, truth)

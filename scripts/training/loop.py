@@ -64,7 +64,7 @@ class Settings:
     minutes: float
     cameras: int = 1
     scenes: int = 4
-    rate: float = 1e-3
+    rate: float = 8e-4
     size: tuple[int, int] = (64, 96)
     seed: int = 0
     device: str = "cpu"
