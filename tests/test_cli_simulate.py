@@ -75,6 +75,14 @@ def test_a_video_camera_from_its_masks(tmp_path):
     assert torch.equal(cassi.reconstruct(m.y, m.mask, camera="cacti", **how).cube, expected)
 
 
+def test_painted_scenes_are_flat_in_the_infrared(tmp_path, capsys):
+    flat = simulated(tmp_path / "nir.h5", "--wavelengths", "900:1700:5")
+    assert "spectra are flat" in capsys.readouterr().err
+    assert np.ptp(flat.cube, axis=0).max() < 0.05
+    simulated(tmp_path / "visible.h5")
+    assert capsys.readouterr().err == ""
+
+
 def test_what_does_not_go_together(tmp_path, capsys):
     words = ["simulate", "--camera", "dd", "--shots", "2", "--output", str(tmp_path / "x.h5")]
     assert main(words) == 2

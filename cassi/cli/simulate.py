@@ -12,7 +12,7 @@ import torch
 
 from cassi.cli.options import check, options_of
 from cassi.cli.places import check_files
-from cassi.cli.shell import command_line, say
+from cassi.cli.shell import command_line, say, warn
 from cassi.errors import InputError, one_line
 from cassi.files import read_cube, write_measurement
 from cassi.files.cubes import read_mask
@@ -28,6 +28,7 @@ from cassi.simulation.scene import procedural_scene
 from cassi.version import PROGRAM
 
 MASK_KINDS = ("binary", "grey")
+PAINTED = (400, 700)  # where the colors of painted scenes differ [nm]
 BENCH_SIZE = (128, 128)  # of the frames of a bench [pixel]
 SIDE_POSE = (1.5, 1.0, 2.0, -2.0)  # of the photograph: pixels a scene pixel, turned by [degree], moved [scene pixel]
 
@@ -143,6 +144,10 @@ def make_cube(
         chosen = parse_wavelengths(args.wavelengths or f"450:650:{args.num_bands or 28}", args.num_bands)
         if chosen is None:
             raise InputError("a painted scene needs wavelengths: its colors depend on them")
+        if chosen.min() < PAINTED[0] or chosen.max() > PAINTED[1]:
+            warn(
+                args, f"painted scenes have colors from {PAINTED[0]} to {PAINTED[1]} nm; beyond, their spectra are flat"
+            )
         height, width = args.size or mask_size or (256, 256)
         return procedural_scene(height, width, torch.from_numpy(chosen), generator=generator), chosen
     values, wavelengths = read_cube(args.cube, key=args.key)
