@@ -142,14 +142,12 @@ def test_of_a_sequence_is_told_where_the_mask_does_not_belong(tmp_path, capsys, 
     assert run("--sequence", tmp_path / "gap.h5", *command[2:]) == 0
     said = capsys.readouterr()
     check_words(said.err)
-    assert "hold the largest value" not in said.err
     check_words(said.out.splitlines()[-1])
 
     y[0, 3, 3] = np.nan
     write_arrays(tmp_path / "nan.h5", {"measurement": y, "mask": mask})
     assert run("--sequence", tmp_path / "nan.h5", *command[2:]) == 1
     said = capsys.readouterr()
-    check_words(said.err)
     check_words(said.err)
     assert len(list((tmp_path / "nan_sequence_frames").glob("*.h5"))) == 2
 

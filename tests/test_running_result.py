@@ -117,8 +117,7 @@ def test_a_mask_between_pixels_is_looked_for_before_bands_are_called_wrong(tmp_p
     assert main([*words, "--figures", "none"]) == 0
     said, told = capsys.readouterr()
     check_words(said)
-    assert "bands is wrong" not in told
-    check_words(said)
+    assert "warning" not in told
     assert main([*words, "--figures", "none", "--overwrite", "--camera", "as-given"]) == 0
     check_words(capsys.readouterr().err)
 
@@ -282,7 +281,6 @@ def test_a_camera_has_no_measurement_to_save_beside_the_cube(camera, y, tmp_path
 def test_in_one_line(result, camera, y):
     check_words(repr(result))
     assert repr(result).endswith(f"residual {result.residual:.2%}>") and "\n" not in repr(result)
-    check_words(repr(result))  # "max_iters" sounds like a failure
     stack = reconstruct(torch.stack([y, y]), camera.mask, num_bands=C, solver="gap-tv", num_iters=10)
     check_words(repr(stack))
 
