@@ -25,6 +25,7 @@ from cassi import InputError
 
 GOLDEN = Path(__file__).with_name("messages.txt")
 NUMBER = re.compile(r"[-+]?\d+\.\d+(?:e[-+]?\d+)?")
+STEP = re.compile(r"step \d+ of \d+: ")  # progress, no message
 Entries = dict[str, dict[str, list[str]]]  # of a test function, of its parameters "[...]" or "": messages in order
 
 update = False  # set by conftest.py
@@ -56,7 +57,7 @@ def check_words(*texts: object) -> None:
     """Compare what was said, line by line, with the entry of this test; what has been compared before comes first."""
     test, parameters = current()
     mine = recorded.setdefault(test, {}).setdefault(parameters, [])
-    lines = [tidy(line) for text in texts for line in str(text).splitlines() if line.strip() and "% done" not in line]
+    lines = [tidy(line) for text in texts for line in str(text).splitlines() if line.strip() and not STEP.match(line)]
     assert lines
     mine += lines
     if not update:
