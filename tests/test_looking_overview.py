@@ -89,4 +89,6 @@ def test_what_is_shown_of_a_reconstruction_in_memory():
     assert shown.unexplained == pytest.approx(
         float(torch.linalg.norm(result.residual_image[1])) / np.linalg.norm(m.y[1]), rel=1e-5
     )
-    assert report_of(result).truth is None and report_of(result).title == "Reconstruction, frame 1 of 2"
+    assert report_of(result).title == "night.h5, frame 1 of 2"
+    bare = reconstruct(m.y[0], mask, num_bands=4, solver="gap-tv", num_iters=5, camera="as-given")
+    assert report_of(bare).truth is None and report_of(bare).title == "Reconstruction"
