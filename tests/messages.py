@@ -76,7 +76,7 @@ def current() -> tuple[str, str]:
 def tidy(line: str) -> str:
     """Without what differs from run to run."""
     line = re.sub(r"(?<![\w.*])/(?:[^\s/:,;'\"]+/)+", "", line.strip())
-    return re.sub(r"0x[0-9a-f]{6,}|\b[0-9a-f]{64}\b", "0x...", line)
+    return re.sub(r"0x[0-9a-f]{6,}|\b[0-9a-f]{64}\b", "0x...", line).strip()
 
 
 def alike(a: str, b: str) -> bool:

@@ -63,6 +63,7 @@ class StepBar:
 
     def __init__(self, steps: Sequence[str], *, shown: bool = True) -> None:
         self.steps, self.step, self.share = list(steps), "", 0.0
+        self._held = ""  # the line of the first step, until it goes on: an error at once is one line
         self._logged = shown and not on_screen()
         # An error at once leaves one line, without a bar. None is made unless displayed: an interrupt inside tqdm's
         # lock would block other threads.
@@ -82,22 +83,33 @@ class StepBar:
         self.step, self.share = step, share if begins else max(self.share, share)
         if begins:
             self._begin(self.steps.index(step) + 1)
+        else:
+            self._log()
         if self._bar is not None:
             self._bar.update(self.share - self._bar.n)
 
     def _begin(self, number: int) -> None:
         """Name the step in the log, or on a bar that starts again."""
         count = f"step {number} of {len(self.steps)}: " if len(self.steps) > 1 else ""
-        if self._logged:
-            print(f"{count}{self.step}", file=sys.stderr, flush=True)
+        self._held += f"{count}{self.step}\n" if self._logged else ""
+        if number > 1:
+            self._log()
         if self._bar is not None:
             self._bar.reset()
             self._bar.set_description_str(f"{count}{self.step}", refresh=False)
 
+    def _log(self) -> None:
+        """Write what is held back of the log."""
+        if self._held:
+            print(self._held, end="", file=sys.stderr, flush=True)
+        self._held = ""
+
     def __enter__(self) -> StepBar:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self._log()
         if self._bar is not None:
             self._bar.close()
 
