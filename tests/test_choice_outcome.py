@@ -9,7 +9,7 @@ from messages import check_words
 from cassi.choice.adaptation import Adapt
 from cassi.choice.bases import BasisError
 from cassi.choice.chain import ChainTrial
-from cassi.choice.noise import NoiseModel
+from cassi.choice.noise import CameraNoise, NoiseModel
 from cassi.choice.outcome import Evidence, Outcome
 from cassi.choice.plan import Plan
 from cassi.choice.stages import Learned, NonLocal, Tv
@@ -48,3 +48,11 @@ def test_the_evidence_names_all_that_was_compared():
     words = outcome().explain(verbose=True)
     assert "scene-8: 20.00%; narrow-10: 30.00%. Chosen: scene-8." in words
     assert "learned: 40.00%, imprint 0.20, rejected" in words and "total variation: 20.00%, imprint 0.01;" in words
+
+
+@pytest.mark.parametrize(("discrepancy", "said"), [(1.2, "no more than the stated noise"), (111.0, "10.5 times what")])
+def test_where_the_noise_is_stated_the_misfit_is_compared_with_it(discrepancy, said):
+    plain = outcome(error=0.02)
+    stated = replace(plain, plan=replace(plain.plan, noise=CameraNoise(gain=100.0).model()), discrepancy=discrepancy)
+    assert said in stated.explain() and "good" not in stated.explain()
+    assert said not in replace(plain, discrepancy=discrepancy).explain()

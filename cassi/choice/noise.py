@@ -20,6 +20,7 @@ from cassi.priors.spectral_basis import smooth_basis, synthesise
 from cassi.solvers.loop import Record
 from cassi.solvers.subspace_tv import subspace_tv
 
+STATED = "gain and read noise of the camera"  # where a noise model comes from that is not estimated
 PILOT_ITERS = 60
 PILOT_COMPONENTS = 16  # smooth spectral components
 CHECK_EVERY = 10  # iterations between two looks at the held-out pixels
@@ -58,9 +59,7 @@ class CameraNoise:
         """The `NoiseModel`; ValueError if the gain is unknown."""
         if self.gain is None:
             raise ValueError("the gain is unknown, so the noise is too")
-        return NoiseModel(
-            1 / self.gain, ((self.read_noise or 0.0) / self.gain) ** 2, "gain and read noise of the camera"
-        )
+        return NoiseModel(1 / self.gain, ((self.read_noise or 0.0) / self.gain) ** 2, STATED)
 
 
 @dataclass(frozen=True)

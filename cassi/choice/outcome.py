@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -11,8 +12,11 @@ from torch import Tensor
 from cassi.choice.bases import BasisError
 from cassi.choice.chain import ChainTrial
 from cassi.choice.judge import GOOD_FIT, MARGIN, POOR_FIT
+from cassi.choice.noise import STATED, NoiseModel
 from cassi.choice.plan import Plan
 from cassi.solvers.loop import Result
+
+MAX_EXCESS = 1.3  # misfit in standard deviations of the stated noise, up to which that noise explains it
 
 
 @dataclass(frozen=True)
@@ -168,7 +172,7 @@ def _in_short(outcome: Outcome) -> list[str]:
     if evidence is None:
         return [f"{built}, as the plan says."]
     where = "" if evidence.part is None else ", in a window of the frame"
-    grade = "through that mask" if outcome.doubt else _grade(evidence.held_out_error)
+    grade = "through that mask" if outcome.doubt else _grade(outcome, plan.noise, evidence.held_out_error)
     grade = f"but the run {outcome.result.message}" if outcome.result.status == "stopped" else grade
     rejected = any("learned" in trial.prior for trial in evidence.trials) and not plan.is_learned
     return [
@@ -182,12 +186,18 @@ def _priors_in_words(plan: Plan) -> str:
     return f"{', '.join(before)} and {last}" if before else last
 
 
-def _grade(error: float) -> str:
+def _grade(outcome: Outcome, noise: NoiseModel, error: float) -> str:
+    """What the held-out error says; only where the noise is stated, noise and camera can be told apart."""
+    if error > POOR_FIT:
+        return "poor: the camera does not fit, or there is little but noise"
+    if noise.source == STATED and outcome.discrepancy is not None:
+        ratio = math.sqrt(outcome.discrepancy)
+        if ratio <= MAX_EXCESS:
+            return "no more than the stated noise explains"
+        return f"the misfit is {ratio:.1f} times what the stated noise explains: a short run, bad pixels or the camera"
     if error <= GOOD_FIT:
-        return "good"
-    if error <= POOR_FIT:
-        return "fair: there is much noise, or the camera does not quite fit"
-    return "poor: the camera does not fit, or there is little but noise"
+        return "noise and errors of the camera together"
+    return "fair: there is much noise, or the camera does not quite fit"
 
 
 def _evidence(outcome: Outcome) -> list[str]:
