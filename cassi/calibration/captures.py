@@ -40,7 +40,7 @@ DARK = 0.02  # detector pixels below this share of the brightest are not fitted 
 # and the fine texture of the cubes falls to the share FADED; or where that falls by far more and the held-out error
 # rises by no more than a factor. On windows of CAVE scenes (128 x 128 px, 10,000 e) the squared errors rise by 1.6 to 6
 # standard errors where the mask is right, and texture falls to 0.8 at least; where it is wrong by 12 %, to 0.5 to 0.76.
-NO_WORSE, FADED = 1.0, 0.8
+NO_WORSE, FADED = 0.5, 0.8
 FAR_LESS, MAX_RISE = 0.7, 1.1
 
 
