@@ -199,7 +199,7 @@ FAULTS = [
         "False", "test_calibration_found_camera.py", "nobody_has_seen"),
     Fault("light that leaks is a black level", "optics/detector.py::black_level_of", "LEAKAGE_RATIO", "0",
         "test_running_reconstruct.py", "leaks"),
-    Fault("a camera that the snapshot does not show is taken", "calibration/found_camera.py::find_camera",
+    Fault("a camera that the snapshot does not show is taken", "calibration/found_camera.py::_placed",
         "not any(compared(one).matches for one in (m, taken.in_place(replace(m, check=None))))", "False",
         "test_calibration_found_camera.py", "does_not_show"),
     Fault("momentum steps back", "solvers/subspace_tv.py::iterations", "z_last.lerp_(z_new, 1 + momentum)",
