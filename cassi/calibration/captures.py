@@ -36,11 +36,11 @@ SPREADS = (0.02, 0.04, 0.08, 0.16)  # of the mask's error, relative to its great
 MIN_SIDE = 64  # of a mask whose error is looked for: smaller snapshots have too few pixels that judge [pixel]
 LEAST = 0.02  # of the variance of the kept residual that a fit must explain, else there is nothing to correct
 DARK = 0.02  # detector pixels below this share of the brightest are not fitted to
-# A correction is taken where the squared errors of the pixels that judge fall and the fine texture of the cubes falls to
-# FADED; or where texture falls to FAR_LESS and the held-out error rises by no more than a factor. On windows of ten CAVE
-# scenes (128 x 128 px, 28 bands, 10,000 e) through an exact mask the squared errors rise by 1.5 to 7 standard errors and
-# texture falls to 0.82 at least; through one that is wrong by 5 %, where a correction mostly costs, no window meets
-# either; by 12 %, seven of ten do and gain 0.5 to 2.6 dB, one that would lose 0.4 does not.
+# A correction is taken where the squared errors of the pixels that judge fall and the fine texture of the cubes falls
+# to FADED; or where texture falls to FAR_LESS and the held-out error rises by no more than a factor. On windows of ten
+# CAVE scenes (128 x 128 px, 28 bands, 10,000 e) through exact masks, grey and 0/1, squared errors rise by 0.2 to 7
+# standard errors and texture falls to 0.82 at least; through a grey one that is wrong by 5 %, where a correction mostly
+# costs, no window meets either; by 12 %, seven of ten do and gain 0.5 to 2.6 dB, one that would lose 0.4 does not.
 FADED = 0.8
 FAR_LESS, MAX_RISE = 0.6, 1.1
 
