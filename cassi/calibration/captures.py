@@ -41,7 +41,8 @@ DARK = 0.02  # detector pixels below this share of the brightest are not fitted 
 # CAVE scenes (128 x 128 px, 28 bands, 10,000 e) through exact masks, grey and 0/1, squared errors rise by 0.2 to 7
 # standard errors and texture falls to 0.82 at least; through a grey one that is wrong by 5 %, where a correction mostly
 # costs, no window meets either; by 12 %, seven of ten do and gain 0.5 to 2.6 dB, one that would lose 0.4 does not.
-FADED = 0.8
+# What other captures explain of one (`LEAST`) is no texture of its scene: of several, less has to fade.
+FADED, FADED_TOGETHER = 0.8, 0.9
 FAR_LESS, MAX_RISE = 0.6, 1.1
 
 
@@ -171,7 +172,8 @@ def learn_mask_error(
     sure = float(falls.mean()) / max(float(falls.std()) / math.sqrt(len(falls)), 1e-300)
     b, a = (torch.cat([one / s for one, s in zip(of, light, strict=True)]).sum() for of in (before, after))
     better = sure > 0 and texture < FADED
-    accepted = better or (texture < FAR_LESS and float(a) <= MAX_RISE**2 * float(b))
+    enough = FAR_LESS if len(frames) == 1 else FADED_TOGETHER
+    accepted = better or (texture < enough and float(a) <= MAX_RISE**2 * float(b))
     reason = "" if accepted else "with a corrected mask, detector pixels that took no part are not predicted better"
     return MaskError(error, accepted, tuple(explained), errors, spread, sure, texture, reason)
 
