@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import h5py
@@ -38,7 +37,7 @@ from cassi.optics.psf import gaussian_psf
 from cassi.priors.learned import shipped_prior
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
 from cassi.priors.tv import TVDenoiser
-from cassi.running.many import _described
+from cassi.running.many import SolveWith, _described
 from cassi.sequence.frames import InSequence
 from cassi.settings import Settings
 from cassi.simulation.camera import random_mask
@@ -346,12 +345,13 @@ def test_float32_is_pinned(monkeypatch, options):
 
 
 def test_results_of_another_device_are_not_gone_on_with():
-    on_cpu = [_described(f) for f in (partial(cassi.reconstruct, device="cpu"), cassi.reconstruct)]
-    assert [one["device"] for one in on_cpu] == ["cpu", str(pick_device())]
+    def device_of(solve: object) -> str:
+        return _described(solve)["settings"]["device"]
+
+    assert [device_of(SolveWith(Settings(device=name))) for name in ("cpu", "auto")] == ["cpu", str(pick_device())]
     with pretend_cuda():
-        given = (cassi.reconstruct, partial(cassi.reconstruct, device="auto"))
-        assert [_described(f)["device"] for f in given] == 2 * ["cuda"]
-        assert _described(InSequence(default().plan, Settings()))["request"]["device"] == "cuda"
+        solves = (SolveWith(Settings()), InSequence(default().plan, Settings()))
+        assert [device_of(solve) for solve in solves] == 2 * ["cuda"]
 
 
 def test_without_triton_eager_torch_does_the_work_and_says_so_once():

@@ -91,7 +91,7 @@ def clearly_better(as_given: list[Trial], as_found: list[Trial]) -> bool:
 
 
 def simplified(model: CameraModel, trials: Callable[[CameraModel], list[Trial]]) -> tuple[CameraModel, list[Trial]]:
-    """Without what a scene is easily taken for, where that predicts about as well; and the trials of what is left.
+    """The model without terms that a scene easily mimics, if it predicts about as well; and the trials of the rest.
 
     A mask that is too soft in the model leaves its pattern on the cube, one that is too hard its negative.
     """

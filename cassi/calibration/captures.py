@@ -34,14 +34,14 @@ TUNING, JUDGING = 0.03, 0.07  # shares of the detector pixels that choose how st
 ROUNDS = 2
 SPREADS = (0.02, 0.04, 0.08, 0.16)  # of the mask's error, relative to its greatest transmission, that are tried
 MIN_SIDE = 64  # of a mask whose error is looked for: smaller snapshots have too few pixels that judge [pixel]
-LEAST = 0.02  # of the variance of the kept residual that a fit must explain, else there is nothing to correct
+MIN_EXPLAINED = 0.02  # of the variance of the kept residual that a fit must explain, else there is nothing to correct
 DARK = 0.02  # detector pixels below this share of the brightest are not fitted to
 # A correction is taken where the squared errors of the pixels that judge fall and the fine texture of the cubes falls
 # to FADED; or where texture falls to FAR_LESS and the held-out error rises by no more than a factor. On windows of ten
 # CAVE scenes (128 x 128 px, 28 bands, 10,000 e) through exact masks, grey and 0/1, squared errors rise by 0.2 to 7
 # standard errors and texture falls to 0.82 at least; through a grey one that is wrong by 5 %, where a correction mostly
 # costs, no window meets either; by 12 %, seven of ten do and gain 0.5 to 2.6 dB, one that would lose 0.4 does not.
-# What other captures explain of one (`LEAST`) is no texture of its scene: of several, less has to fade.
+# What other captures explain of one (`MIN_EXPLAINED`) is no texture of its scene: of several, less has to fade.
 FADED, FADED_TOGETHER = 0.8, 0.9
 FAR_LESS, MAX_RISE = 0.6, 1.1
 
@@ -152,7 +152,7 @@ def learn_mask_error(
             noise = [v[frame.judging].double() for v, frame in zip(variances, frames, strict=True)]
         residuals = [_residual(given, x, frame, v) for x, frame, v in zip(found, frames, variances, strict=True)]
         fit = _tuned(residuals, frames, top)
-        if fit.explained < LEAST:
+        if fit.explained < MIN_EXPLAINED:
             if not explained:
                 return MaskError(
                     error, False, reason="what the snapshots leave does not look like an error of the mask"

@@ -29,7 +29,7 @@ from cassi.optics.psf import local_mean
 ARRAYS = ("mask", "shifts", "wavelengths", "dark", "flat", "bad_pixels")
 DISPERSION = ("coefficients", "wavelengths", "measured", "across")
 NUMBERS = ("saturation", "scale", "gain", "read_noise")
-MISPLACED = 0.5  # a picture this far beside the fitted dispersion is told [pixel]
+MISPLACED = 0.5  # a picture this far from the fitted dispersion is reported [pixel]
 CLOSED = 3e-3  # transmission, of the brightest, below which an element counts as closed: Phi^+ divides by it
 
 
@@ -132,7 +132,7 @@ class Calibration:
             what = f"{path}: no calibration, '{missing[0]}' is missing; make one with calibrate.py, or give a camera"
             raise InputError(f"{what} as mask", cures=("mask",))
         if "line_spread/sigma" in entries or ("remainders" in entries and container.read(entries["remainders"]).any()):
-            raise InputError(f"{path}: holds a blur or bands between pixels, as earlier versions found; calibrate anew")
+            raise InputError(f"{path}: holds a blur or bands between pixels, as earlier versions found; recalibrate")
         values = {name: container.read(entries[name]) for name in names}
         numbers: dict[str, float | None] = dict.fromkeys(NUMBERS)
         for name in NUMBERS:

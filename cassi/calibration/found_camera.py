@@ -16,7 +16,7 @@ from cassi.calibration.camera_model import CameraModel, band_positions, coordina
 from cassi.calibration.camera_trials import Trial, clearly_better, error_of, simplified
 from cassi.calibration.captures import MIN_SIDE, Frame, MaskError, learn_mask_error
 from cassi.calibration.mask_regression import BLOCK, COARSE, FINE, Look, Snapshots, tiles
-from cassi.calibration.self_calibration import FEWEST_BLOCKS, Search, find_dispersion, find_model, settled
+from cassi.calibration.self_calibration import MIN_BLOCKS, Search, find_dispersion, find_model, settled
 from cassi.errors import InputError
 from cassi.files import open_container, write_arrays
 from cassi.optics.building import camera_of_shot
@@ -165,10 +165,10 @@ class FoundCamera:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values that JSON can hold."""
-        told = {"accepted": self.accepted, "dispersion": self.dispersion, "message": self.message}
+        stated = {"accepted": self.accepted, "dispersion": self.dispersion, "message": self.message}
         errors = None if self.errors is None else list(self.errors)
         learned = None if self.mask_error is None else self.mask_error.as_dict()
-        return told | {"held_out_errors": errors, "mask_error": learned} | asdict(self.model)
+        return stated | {"held_out_errors": errors, "mask_error": learned} | asdict(self.model)
 
 
 def find_camera(
@@ -177,7 +177,7 @@ def find_camera(
     seed: int = 0,
     dispersion: bool = False,
     mask_error: bool = True,
-    told: Callable[[float], None] = lambda share: None,
+    report: Callable[[float], None] = lambda share: None,
 ) -> FoundCamera:
     """Find the camera from snapshots of unknown scenes: one measurement, or several with one mask.
 
@@ -189,14 +189,14 @@ def find_camera(
 
     Args:
         measurements: with the mask and the shifts as believed, of the first one.
-        black_level: taken off, in the unit of y; told by the snapshots if None.
+        black_level: subtracted, in the unit of y; estimated from the snapshots if None.
         seed: of the held-out pixels.
         dispersion: find the mask's place and the dispersion, and nothing else.
         mask_error: learn the error of the mask's elements, too.
-        told: called with the share of the work that is done.
+        report: called with the share of the work that is done.
 
     Returns:
-        The `FoundCamera`, as given where nothing can be told.
+        The `FoundCamera`, as given where the snapshots do not show it.
 
     Raises:
         ValueError: no measurement, or snapshots of different sizes.
@@ -204,19 +204,19 @@ def find_camera(
     """
     if not measurements:
         raise ValueError("no measurement given to find the camera from; give one at least")
-    told(0.0)
+    report(0.0)
     looks_closer = mask_error and not dispersion
     placed = _placed(
-        measurements, black_level, seed, dispersion, lambda share: told(share * (PLACED if looks_closer else 1))
+        measurements, black_level, seed, dispersion, lambda share: report(share * (PLACED if looks_closer else 1))
     )
     if not looks_closer:
         return placed
-    return _corrected(placed, measurements, black_level, seed, lambda share: told(PLACED + (1 - PLACED) * share))
+    return _corrected(placed, measurements, black_level, seed, lambda share: report(PLACED + (1 - PLACED) * share))
 
 
 def _placed(
     measurements: Sequence[Measurement], black_level: float | None, seed: int, dispersion: bool,
-    told: Callable[[float], None],
+    report: Callable[[float], None],
 ) -> FoundCamera:  # fmt: skip
     """The camera with its mask where and as sharp as the snapshots show it."""
     m = measurements[0]
@@ -238,19 +238,19 @@ def _placed(
     y = frames(A)
     check_light(torch.stack(y))  # a reconstruction would refuse it, after a search in vain
     roughly = search(y, COARSE)
-    if sum(len(tiles(good)) for good in roughly.snapshots.good) < FEWEST_BLOCKS:
-        small = f"the snapshot is too small, or too little of it is lit: {FEWEST_BLOCKS} blocks of"
+    if sum(len(tiles(good)) for good in roughly.snapshots.good) < MIN_BLOCKS:
+        small = f"the snapshot is too small, or too little of it is lit: {MIN_BLOCKS} blocks of"
         return replace(given, reason=f"{small} {BLOCK} x {BLOCK} pixels are needed")
     find = find_dispersion if dispersion else find_model
     check, start = compared(m), None
     if check.kind == "displaced":
         down, right = map(float, check.displacement)
         start = CameraModel(down={"1": down}, right={"1": right})
-    model = find(roughly, lambda share: told(SEARCH * share), start)
+    model = find(roughly, lambda share: report(SEARCH * share), start)
     if model.exact:
         return given
     mask = model.masks(m.mask, m.shifts)
-    # A mask out of place tells a black level that is not there, which passes for contrast.
+    # With a misplaced mask a black level is estimated that is not there, which would pass for contrast.
     y_found = frames(_through(m, mask))
     model = settled(search(y_found, FINE), model, mask)
     model = replace(model, contrast=1.0) if dispersion else model
@@ -263,7 +263,7 @@ def _placed(
 
     model, as_found = simplified(model, lambda model: trials(model.masks(m.mask, m.shifts), y_found))
     mask = model.masks(m.mask, m.shifts)
-    told((1 + SEARCH) / 2)
+    report((1 + SEARCH) / 2)
     as_given = trials(m.mask, y)
     found = replace(given, errors=(error_of(as_given), error_of(as_found)))
 
@@ -292,7 +292,7 @@ def _corrected(
     camera = camera if bad is None else camera.weighted((~bad).to(camera.dtype))
     prior = shipped_prior() if camera.num_bands >= MIN_BANDS else None
     height, width = camera.cube_shape[1:]
-    if height * width > 1.25 * PART**2:  # a look at a part of them tells whether there is anything to correct
+    if height * width > 1.25 * PART**2:  # a part of them shows whether there is anything to correct
         part = liveliest(torch.stack(snapshots), (height, width), PART)
         blocks = [crop(camera, y, *part) for y in snapshots]
         frames = [Frame.of(block, y, seed) for block, y in blocks if isinstance(block, CASSI)]

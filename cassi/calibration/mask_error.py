@@ -11,7 +11,7 @@ a sum of shifted images again. Of a scene that is known up to its fine texture, 
 
     sum_n |W_n^1/2 (r_n - sum_c S_c (e x_nc))|^2 + |e|^2 / spread^2,    r_n = y_n - Phi(m_0) x_n
 
-over the snapshots n of one camera. W_n is one over the variance of the noise. See docs/physics.md for what tells e from
+over the snapshots n of one camera. W_n is the inverse variance of the noise. docs/physics.md says what separates e from
 a scene's own texture, and when nothing does.
 """
 

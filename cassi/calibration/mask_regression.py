@@ -35,7 +35,7 @@ BRIGHTNESS = 5.0  # that of the local brightness [pixel]
 DARK = 0.1  # pixels below this share of the bright ones are not looked at
 MARGIN = 6  # nor those at the border [pixel]
 FILLED = 0.6  # least share of good pixels in a block
-FEWEST_ROWS = 4  # of blocks that a thread takes: the filters reach half a block beyond
+MIN_ROWS = 4  # of blocks that a thread takes: the filters reach half a block beyond
 FILTERED = 16  # rows that the filters reach [pixel]
 SLOPE = np.array([-1, 9, -45, 0, 45, -9, 1]) / -60  # -d/dp, of sixth order: masks change from pixel to pixel
 
@@ -196,7 +196,7 @@ def gather(snapshots: Snapshots, masks: BlurredMasks, shifts: Shifts, *, derivat
                 gram[b], right[b], energy[b], count[b] = F @ F.T, F @ v, v @ v, len(v)
 
     tops = sorted({i for _, i, _ in corners})
-    pieces = min(torch.get_num_threads(), max(1, len(tops) // FEWEST_ROWS))
+    pieces = min(torch.get_num_threads(), max(1, len(tops) // MIN_ROWS))
     side_by_side(summed, [piece.tolist() for piece in np.array_split(tops, pieces) if len(piece)])
     rows, cols = np.array([corner[1:] for corner in corners], dtype=float).reshape(-1, 2).T
     return Blocks(

@@ -1,7 +1,7 @@
 """The camera found from its own snapshots, without a reconstruction: the mask's pattern is looked for in them.
 
 What is left of a regression on the masks' detail (`cassi.calibration.mask_regression`) depends on where and how sharp
-the masks are; the least rest tells the camera. The mask is moved by what was found, and the regression repeated; the
+the masks are: the camera leaves least. The mask is moved by what was found, and the regression repeated; the
 last time with the blur as it was found, more spectra, and finer detail, which mistakes less of the scene for the mask.
 """
 
@@ -22,7 +22,7 @@ from cassi.choice.judge import CLEARLY_BETTER, z
 from cassi.kernels.threads import side_by_side
 from cassi.optics.geometry import Shifts
 
-FEWEST_BLOCKS = 12  # below, nothing is looked for
+MIN_BLOCKS = 12  # below, nothing is looked for
 REACH = 3  # displacements looked for [pixel]
 SHALLOW, DEEP = 0.05, 0.2  # a contrast so far below 1, or above, is believed; edges of a scene pass for up to 0.15 more
 FLATTEST = 0.3  # below, the masks do not fit at all, and nothing is known of it; an inverted mask has one of -1
@@ -156,24 +156,24 @@ class Search:
 
 
 def find_model(
-    search: Search, told: Callable[[float], None] = lambda share: None, start: CameraModel | None = None
+    search: Search, report: Callable[[float], None] = lambda share: None, start: CameraModel | None = None
 ) -> CameraModel:
     """The simplest model that clearly explains more of the blocks than simpler ones do, looked for around `start`."""
     given = CameraModel()
     blocks = search.blocks(given)
     before = rest_of(blocks, given)
-    told(1 / STEPS)
+    report(1 / STEPS)
     model, _ = _coarse(search, blocks, start or given)
     if not model.exact or _something_near(search, blocks, before):
-        told(2 / STEPS)
+        report(2 / STEPS)
         groups = directions(search.mask.shape[-2:])
         pose = pose_of(groups)
         for _ in range(2):
             near = blocks if model.exact else search.blocks(model)
             model = moved(model, pose, descend(near, [*pose, *groups["blur"]], model.blur)[: len(pose)])
-        told(3 / STEPS)
+        report(3 / STEPS)
         model = _shaped(search, model, groups)
-        told(1.0)
+        report(1.0)
         model = _with_groups(search, model, groups)
         if better(blocks, before, search.rest(model)):
             return model
@@ -181,7 +181,7 @@ def find_model(
 
 
 def find_dispersion(
-    search: Search, told: Callable[[float], None] = lambda share: None, start: CameraModel | None = None
+    search: Search, report: Callable[[float], None] = lambda share: None, start: CameraModel | None = None
 ) -> CameraModel:
     """The mask's place, looked for around `start`, and another dispersion where that clearly explains more.
 
@@ -195,7 +195,7 @@ def find_dispersion(
     for k, stretch in enumerate(STRETCHES):
         stretched = replace(start, right={**start.right, "t": stretch * reach}) if stretch else start
         starts.append(_coarse(search, blocks, stretched))
-        told((k + 1) / (len(STRETCHES) + 1))
+        report((k + 1) / (len(STRETCHES) + 1))
 
     def fitted(model: CameraModel, used: Sequence[Direction]) -> tuple[CameraModel, Tensor]:
         for _ in range(2):
@@ -204,7 +204,7 @@ def find_dispersion(
         return model, search.rest(model)
 
     model, after = fitted(starts[len(STRETCHES) // 2][0], pose)
-    told(1.0)
+    report(1.0)
     nearest = min(starts, key=lambda start: start[1])[0]
     trials = [fitted(start, [*pose, STEP]) for start in (model, nearest)]
     dispersed, less = min(trials, key=lambda trial: float((blocks.count * trial[1]).sum()))

@@ -187,7 +187,7 @@ def _priors_in_words(plan: Plan) -> str:
 
 
 def _grade(outcome: Outcome, noise: NoiseModel, error: float) -> str:
-    """What the held-out error says; only where the noise is stated, noise and camera can be told apart."""
+    """What the held-out error says; only where the noise is stated, noise and camera can be separated."""
     if error > POOR_FIT:
         return "poor: the camera does not fit, or there is little but noise"
     if noise.source == STATED and outcome.discrepancy is not None:

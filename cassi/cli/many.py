@@ -182,7 +182,7 @@ def common_camera(args: argparse.Namespace, task: Task) -> FoundCamera | str:
                 black_level=settings.black_level,
                 seed=settings.seed,
                 dispersion=settings.camera == "align",
-                told=partial(bar, CAMERA),
+                report=partial(bar, CAMERA),
             )
     except (ValueError, OSError):  # each frame reports why it cannot be read
         if args.save_camera:

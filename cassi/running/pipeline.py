@@ -114,7 +114,7 @@ def search_camera(m: Measurement, settings: Settings, listener: Listener) -> Fou
         return None
     align, report = settings.camera == "align", partial(listener.progress, CAMERA)
     return found_camera.find_camera(
-        m, black_level=settings.black_level, seed=settings.seed, dispersion=align, told=report
+        m, black_level=settings.black_level, seed=settings.seed, dispersion=align, report=report
     )
 
 

@@ -72,7 +72,7 @@ class StepBar:
         ) if shown and not self._logged else None  # fmt: skip
 
     def expect(self, steps: Sequence[str]) -> None:
-        """Set the steps anew, once they are known."""
+        """Set the steps again, once they are known."""
         self.steps = list(steps)
 
     def __call__(self, step: str, share: float = 0.0) -> None:

@@ -106,7 +106,7 @@ def subspace_tv(
         raise ValueError(f"tv_weight must be positive, got {tv_weight}")
     if not 0 <= momentum <= MAX_MOMENTUM:
         raise ValueError(f"momentum must be 0 to 1/3, beyond which the iteration diverges, got {momentum}")
-    lam = y.new_tensor(brightness(A, y) if tv_weight is None else tv_weight)
+    lam = brightness(A, y) if tv_weight is None else tv_weight
     state = iterations(
         A, y, basis.to(y).contiguous(), sigma2, lam, loop, state=state, nonnegative=nonnegative, denoise=denoise,
         momentum=momentum,
@@ -116,13 +116,13 @@ def subspace_tv(
 
 
 def iterations(
-    A: Camera, y: Tensor, B: Tensor, variance: Tensor, lam: Tensor, loop: Loop | range, *,
+    A: Camera, y: Tensor, B: Tensor, variance: Tensor, lam: Tensor | float, loop: Loop | range, *,
     state: SubspaceState | None = None, nonnegative: bool = True, denoise: Denoiser | None = None,
     momentum: float = 0.0,
 ) -> SubspaceState:  # fmt: skip
     """The iterations of `subspace_tv`, unchecked; those of a range keep no records and never wait for the device.
 
-    lambda may be a number () or one for each snapshot of a batch, (..., 1, 1).
+    lambda is a number, or a tensor (..., 1, 1) with one for each snapshot of a batch.
     """
     (_, V), inverse = A.modes(), A.inverse_modes
     if V is not None:
@@ -141,7 +141,8 @@ def iterations(
         u = z.new_zeros((*batch, *A.cube_shape)) if state is None or state.u is None else state.u.clone()
     z_new, y_z = torch.empty_like(z), torch.empty_like(y)
     if denoise is None:
-        w = coefficient_weights(len(B), y.device).to(y).view(-1, 1, 1) * (lam.unsqueeze(-1) if lam.ndim else lam)
+        level = lam.unsqueeze(-1) if isinstance(lam, Tensor) else lam
+        w = coefficient_weights(len(B), y.device).to(y).view(-1, 1, 1) * level
         spare = torch.empty_like(q) if q.is_cuda else None
     z_last, e_last = (z.clone(), e.clone()) if momentum else (z, e)
     c = STEP / (3 * (1 + momentum) * (1 + 2 * momentum))

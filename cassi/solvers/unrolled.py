@@ -127,18 +127,20 @@ def corrections(
         return v.expand(*batch, *v.shape[-3:]).reshape(-1, *v.shape[-3:])
 
     maps = images(seen[None]), images(n / (n + 0.1))
-    light = images(start / s).mean((-2, -1))
+    light = images(start / s).mean((-2, -1)) if prior.size.light else None
     S = (prior.log_tau[:, :K].exp().to(y).view(-1, *(1,) * len(batch), K, 1, 1) * s).square()  # for all data steps
+    SB = (S[..., 0] * B).detach()
     floor = prior.log_floor.exp().to(y).view(-1, *(1,) * L_y.ndim) * L_y.square()
     N = torch.addcmul(variance, floor, D)
     diagonal = (S.sum(-3) / B.shape[1]).view(-1, *L_y.shape)
     M = torch.addcmul(N, D, diagonal).detach().reciprocal()  # approximate inverse of the diagonal
 
+    zero = y.new_full((math.prod(batch), 1, 1), tiny)  # added to scalar products, so that 0 / 0 cannot occur
     apply: Callable[..., Tensor] = _DataStep.apply
 
     def data_step(z: Tensor, t: int) -> tuple[Tensor, Tensor]:
         y_z = A.forward(synthesise(z, B))
-        return apply(A, B, S[t], N[t], M[t], y - y_z), y_z.detach()
+        return apply(A, B, S[t], SB[t], N[t], M[t], zero, y - y_z), y_z.detach()
 
     z, h = start, None
     d, _ = data_step(z, 0)
@@ -167,32 +169,35 @@ class _DataStep(torch.autograd.Function):
 
     @staticmethod
     def forward(  # type: ignore[no-untyped-def]
-        ctx, A: Camera, B: Tensor, S: Tensor, N: Tensor, M: Tensor, r: Tensor
+        ctx, A: Camera, B: Tensor, S: Tensor, SB: Tensor, N: Tensor, M: Tensor, zero: Tensor, r: Tensor
     ) -> Tensor:
-        v = _solve(A, B, S, N, M, r)
+        v = _solve(A, B, SB, N, M, zero, r)
+        if not any(ctx.needs_input_grad):
+            d: Tensor = (SB @ A.adjoint(v).flatten(-2)).view(
+                *r.shape[: r.ndim - len(A.measurement_shape)], *S.shape[-3:-2], *A.cube_shape[1:]
+            )
+            return d
         a = analyse(A.adjoint(v), B)
         ctx.A = A
-        ctx.save_for_backward(B, S, N, M, v, a)
+        ctx.save_for_backward(B, S, SB, N, M, zero, v, a)
         return S * a
 
     @staticmethod
     @once_differentiable
     def backward(  # type: ignore[no-untyped-def]
         ctx, grad: Tensor
-    ) -> tuple[None, None, Tensor, Tensor, None, Tensor]:
-        A, (B, S, N, M, v, a) = ctx.A, ctx.saved_tensors
-        w = _solve(A, B, S, N, M, A.forward(synthesise(S * grad, B)))
+    ) -> tuple[None, None, Tensor, None, Tensor, None, None, Tensor]:
+        A, (B, S, SB, N, M, zero, v, a) = ctx.A, ctx.saved_tensors
+        w = _solve(A, B, SB, N, M, zero, A.forward(synthesise(S * grad, B)))
         to_S = (a * (grad - analyse(A.adjoint(w), B))).sum((-2, -1), keepdim=True)
-        return None, None, to_S, -w * v, None, w
+        return None, None, to_S, None, -w * v, None, None, w
 
 
-def _solve(A: Camera, B: Tensor, S: Tensor, N: Tensor, M: Tensor, r: Tensor) -> Tensor:
+def _solve(A: Camera, B: Tensor, SB: Tensor, N: Tensor, M: Tensor, zero: Tensor, r: Tensor) -> Tensor:
     """(Phi B^T S B Phi^T + N)^-1 r by conjugate gradients, preconditioned by M."""
     ones = (1,) * len(A.measurement_shape)
     batch = r.shape[: r.ndim - len(ones)]
-    count = math.prod(batch)
-    zero = r.new_full((count, 1, 1), torch.finfo(r.dtype).tiny)  # added to scalar products, so that 0 / 0 cannot occur
-    SB = S[..., 0] * B
+    count = len(zero)
 
     def G(p: Tensor) -> Tensor:
         x = B.mT @ (SB @ A.adjoint(p).flatten(-2))  # products of matrices are contiguous, as kernels want them
@@ -201,16 +206,15 @@ def _solve(A: Camera, B: Tensor, S: Tensor, N: Tensor, M: Tensor, r: Tensor) -> 
     def dot(a: Tensor, b: Tensor) -> Tensor:
         return torch.baddbmm(zero, a.reshape(count, 1, -1), b.reshape(count, -1, 1)).view(*batch, *ones)
 
-    r = r.clone()
     q = M * r
-    v, p, rq = torch.zeros_like(r), q.clone(), dot(r, q)
+    v, p, rq = r, q, dot(r, q)
     for i in range(CG_ITERS):
         Gp = G(p)
         alpha = rq / dot(p, Gp)
-        v.addcmul_(alpha, p)
+        v = torch.addcmul(v, alpha, p) if i > 0 else alpha * p
         if i < CG_ITERS - 1:
-            r.addcmul_(alpha, Gp, value=-1)
-            torch.mul(M, r, out=q)
+            r = torch.addcmul(r, alpha, Gp, value=-1)
+            q = M * r
             rq_old, rq = rq, dot(r, q)
-            p.mul_(rq / rq_old).add_(q)
+            p = torch.addcmul(q, rq / rq_old, p)
     return v
