@@ -134,7 +134,7 @@ def test_a_dry_run_says_what_the_run_says(raw, capsys):
 
 def test_a_black_level_that_is_found_is_told_in_counts(raw, capsys):
     assert call(raw, "--bit-depth", 12, "--quality", "fast") == 0
-    said = re.search(r"black level of \S+ \((\S+) counts\) was taken off", capsys.readouterr().out)
+    said = re.search(r"black level of \S+ \((\S+) counts\) was subtracted", capsys.readouterr().out)
     assert float(said[1]) == pytest.approx(BLACK, abs=3)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-NOT_WORSE, BETTER, CLEARLY_BETTER = -1.0, 2.0, 3.0  # levels of z
+NOT_WORSE, EVEN, BETTER, CLEARLY_BETTER = -1.0, 0.0, 2.0, 3.0  # levels of z
 # A better prior may fit single pixels a little worse: the share it may add to the error, and to the imprint.
 MARGIN = 0.1
 # Held-out errors are 0.004 to 0.06 through the right camera, down to 1,000 electrons, 0.03 to 0.04 for real captures
@@ -71,9 +71,9 @@ def accepts(new: Verdict, old: Verdict) -> bool:
     return new.imprint is None or new.imprint <= max(MAX_IMPRINT, (1 + MARGIN) * (old.imprint or 0.0))
 
 
-def is_no_worse(new: Verdict, old: Verdict) -> bool:
-    """Whether the errors are not clearly larger."""
-    return z(new.squared, old.squared) >= NOT_WORSE
+def is_smaller(new: Verdict, old: Verdict) -> bool:
+    """Whether the errors are smaller, by chance or not: for choices that harm little if they are wrong."""
+    return z(new.squared, old.squared) > EVEN
 
 
 def is_better(new: Verdict, old: Verdict) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.choice.judge import Verdict, is_no_worse
+from cassi.choice.judge import Verdict, is_smaller
 from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera
 from cassi.priors.learned import LearnedPrior
@@ -273,7 +273,7 @@ class NonLocal(Stage):
 
     The filters pass components above the noise level unchanged, with the noise in them. Where noise counts more, less
     of it is fitted, and less of faint texture. Which is better depends on scene and noise, by up to 6 dB, and held-out
-    pixels decide: noise counts four times as much as long as they are predicted no worse after a few iterations.
+    pixels decide: noise counts four times as much as long as they are predicted better after a few iterations.
 
     Attributes:
         sigma: its strength, in units of the weights of TV.
@@ -320,7 +320,7 @@ class NonLocal(Stage):
                     TRIAL_ITERS, state=initial, noise=count, monitor=watch.of(state.history, cost, trial=True)
                 )
                 verdict = problem.verdict(result.x)
-                if best is not None and (watch.over or not is_no_worse(verdict, best)):
+                if best is not None and (watch.over or not is_smaller(verdict, best)):
                     break
                 best, noise, start, num_iters = verdict, count, run, self.num_iters - TRIAL_ITERS
             watch.expected += watch.spent - end  # trials that were not needed
