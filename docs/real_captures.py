@@ -1,6 +1,10 @@
-"""The picture of real-captures.md, from results of `reconstruct.py` with `--camera as-given` and without.
+"""The pictures of real-captures.md, from pairs of results.
 
-python docs/real_captures.py BEFORE.h5 AFTER.h5 BEFORE.h5 AFTER.h5 ...
+python docs/real_captures.py real-captures AS_GIVEN.h5 FOUND.h5 AS_GIVEN.h5 FOUND.h5 ...
+python docs/real_captures.py mask-error POSE_ALONE.h5 FOUND.h5 POSE_ALONE.h5 FOUND.h5 ...
+
+The first are of `reconstruct.py` with and without `--camera as-given`, the others of `cassi.reconstruct(m, camera=...)`
+with the camera of `find_camera(m, mask_error=False)`, and of `reconstruct.py`.
 """
 
 from __future__ import annotations
@@ -36,5 +40,27 @@ def bands_of(paths: list[str]) -> Figure:
     return figure
 
 
+CROP = np.s_[200:460, 150:500]  # of a capture, pixel by pixel
+
+
+@styled
+def crops_of(paths: list[str]) -> Figure:
+    """Two bands of a part of each capture, the mask as it is in its file at the left, corrected at the right."""
+    cubes = [np.asarray(read_cube(path)[0]) for path in paths]
+    figure = Figure(figsize=(6.4, 2.45 * len(cubes)), layout="constrained")
+    grid = figure.subplots(len(cubes), 2, squeeze=False)
+    for row in range(len(cubes)):
+        pair = cubes[row // 2 * 2 : row // 2 * 2 + 2]
+        band = round((0.3, 0.75)[row % 2] * (len(pair[0]) - 1))
+        white = float(np.percentile(pair[0][band][CROP], 99.5))
+        for column, words in enumerate(("mask as in its file", "mask corrected")):
+            picture = np.clip(pair[column][band][CROP] / white, 0, 1) ** 0.7
+            title = f"{words}, band {band + 1}"
+            show(grid[row, column], picture, title, cmap="gray", vmin=0, vmax=1, aspect="equal")
+    return figure
+
+
+DRAWN = {"real-captures": bands_of, "mask-error": crops_of}
+
 if __name__ == "__main__":
-    save_figures({"real-captures": bands_of(sys.argv[1:])}, Path(__file__).parent / "figures")
+    save_figures({sys.argv[1]: DRAWN[sys.argv[1]](sys.argv[2:])}, Path(__file__).parent / "figures")
