@@ -90,7 +90,12 @@ def warn_caller(text: str) -> None:
     warnings.warn(text, stacklevel=level)
 
 
-# `help` and editors show the settings with their defaults.
-_own = [p for p in inspect.signature(reconstruct).parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-_settings = [inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default) for f in fields(Settings)]
-reconstruct.__signature__ = inspect.Signature([*_own, *_settings])  # type: ignore[attr-defined]
+def list_settings(function: object) -> None:
+    """Let `help` and editors show the settings of a function with their defaults."""
+    given = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
+    own = [one for one in given if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    settings = [inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default) for f in fields(Settings)]
+    function.__signature__ = inspect.Signature([*own, *settings])  # type: ignore[attr-defined]
+
+
+list_settings(reconstruct)

@@ -28,7 +28,7 @@ from cassi.optics.detector import brightness
 from cassi.optics.measurement import Measurement
 from cassi.running.pipeline import Listener, check, explain, prepare_scene, settings_at, with_scene_facts
 from cassi.running.progress import TILES, shown, tiled_steps
-from cassi.running.reconstruct import warn_caller
+from cassi.running.reconstruct import list_settings, warn_caller
 from cassi.running.result import Finished
 from cassi.running.scene import load, open_files
 from cassi.running.tiling import REACH, Solve, solve_tiled
@@ -87,6 +87,9 @@ def reconstruct_tiled(
         return tile_measurement(
             m, output, wanted, listener, tile=tile, reach=reach, attributes=attributes, overwrite=overwrite
         )
+
+
+list_settings(reconstruct_tiled)
 
 
 def tile_measurement(
