@@ -202,7 +202,7 @@ def sample_report(measurement: Measurement) -> None:
     rows = slice(8, 136)
     part = replace(measurement, y=measurement.y[rows], mask=measurement.mask[rows], cube=measurement.cube[:, rows])
     result = cassi.reconstruct(part, uncertainty=True)
-    write_report(HERE / "sample-report.html", report_of(result, part), overwrite=True)
+    write_report(HERE / "sample-report.html", report_of(result), overwrite=True)
 
 
 def photograph(page: Path, *, dark: bool, width: int, height: int) -> bytes:

@@ -40,7 +40,7 @@ def bands_of(paths: list[str]) -> Figure:
     return figure
 
 
-CROP = np.s_[200:460, 150:500]  # of a capture, pixel by pixel
+CROP = np.s_[200:420, 150:460]  # of a capture, pixel by pixel
 
 
 @styled
