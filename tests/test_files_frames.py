@@ -12,7 +12,7 @@ import tifffile
 from messages import refuses
 from PIL import Image
 
-from cassi.files import Levels, ReadOptions, describe, open_container, read_measurement, shared_levels
+from cassi.files import Levels, ReadOptions, common_bit_depth, describe, open_container, read_measurement, shared_levels
 from cassi.files.container import Container
 from cassi.files.formats.tiff import _open
 from cassi.files.frames import find_files, natural
@@ -42,6 +42,7 @@ def stack(tmp_path):
 
 def test_a_frame_is_read_alone_and_has_the_scale_of_all(stack, monkeypatch):
     path, counts = stack
+    assert common_bit_depth([path], ReadOptions()) == 12
     assert shared_levels([path], ReadOptions()).full_scale == 4095  # frame 0 alone would be taken for 8 bits
     opened = open_measurement(path, ReadOptions(levels=TWELVE))
     assert opened.frames == range(12)
@@ -78,6 +79,7 @@ def test_the_levels_that_files_share(tmp_path):
     assert shared_levels([broken], options) == shared_levels([floats], options) == Levels()
     assert shared_levels([counts, floats], options) == Levels(full_scale=255, counts_per_unit=1)
     assert shared_levels([dark], options) == Levels()
+    assert common_bit_depth([floats], options) is None
     black = Levels(black_level=-50)
     assert shared_levels([dark], ReadOptions(mask=MASK, levels=black)) == replace(black, full_scale=255)
 

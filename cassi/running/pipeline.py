@@ -71,10 +71,6 @@ class Listener:
     monitor: Monitor | None = None
 
 
-Solve = Callable[[Scene, Settings, Listener, float], list[Outcome]]
-"""Outcomes of the snapshots of a scene; the last argument is when the run began, on `time.perf_counter`."""
-
-
 def reconstruct_measurement(m: Measurement, settings: Settings, listener: Listener = Listener()) -> Reconstruction:
     """Reconstruct a measurement as the settings say."""
     start, opened = time.perf_counter(), open_files(settings)
