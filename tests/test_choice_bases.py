@@ -7,9 +7,9 @@ import torch
 
 from cassi.choice.automatic import reconstruct_auto
 from cassi.choice.bases import MIN_NARROWNESS, choose_basis, narrow_basis, narrowness, scene_basis
-from cassi.choice.by_name import solve
+from cassi.choice.by_name import solve_by_name
 from cassi.choice.held_out import Split
-from cassi.choice.noise import CameraNoise, estimate_noise
+from cassi.choice.noise import estimate_noise
 from cassi.choice.outcome import Outcome
 from cassi.choice.stages import Problem, Watch
 from cassi.optics.multi_shot import MultiShot
@@ -76,7 +76,7 @@ def test_the_default_beats_gap_tv_and_smooth_spectra_in_the_light_of_one_color(c
 
     found = reconstruct_auto(camera, y)
     assert found.plan.basis == "narrow-10"
-    gap = solve(camera, y, wavelengths=None, noise=CameraNoise(), settings=Settings(solver="gap-tv"), watch=Watch())
+    gap = solve_by_name(camera, y, wavelengths=None, settings=Settings(solver="gap-tv"), watch=Watch())
     assert error(found) < error(gap)
 
 

@@ -153,7 +153,7 @@ def test_a_dry_run_refuses_it_as_the_run_does_before_it_computes(bench, capsys, 
         raise AssertionError("computed")
 
     monkeypatch.setattr("cassi.calibration.found_camera.find_camera", computed)
-    monkeypatch.setattr("cassi.running.pipeline.solve", computed)
+    monkeypatch.setattr("cassi.running.pipeline.reconstruct_auto", computed)
     assert run(bench, *options, *dry) == 2
     check_words(error_of(capsys))
 

@@ -372,14 +372,14 @@ def test_least_squares_with_a_wrong_blur_stays_bounded(dim):
 
 
 def test_the_time_that_finding_the_camera_takes_counts_against_the_budget(monkeypatch):
-    original, budgets = pipeline.solve, []
+    original, budgets = pipeline.reconstruct_auto, []
     monkeypatch.setattr("cassi.calibration.found_camera.find_camera", lambda m, **settings: time.sleep(0.3))
 
     def solve(*a, watch, **k):
         budgets.append(watch.deadline - time.perf_counter())
         return original(*a, watch=watch, **k)
 
-    monkeypatch.setattr(pipeline, "solve", solve)
+    monkeypatch.setattr(pipeline, "reconstruct_auto", solve)
     mask = torch.rand(16, 16, generator=torch.Generator().manual_seed(0))
     y = CASSI.from_step(mask, 2, 4).forward(torch.ones(4, 16, 16))
     for camera in ("find", "as-given"):

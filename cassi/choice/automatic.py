@@ -130,7 +130,7 @@ def reconstruct_auto(
         plan = _relearn_basis_on_frame(exploration.plan, A_train, y_train, axis, watch)
         exploration = replace(exploration, plan=plan)
     watch.report("trials", 1.0)
-    state, plan, evidence = _run_stages(split, exploration, noise, settings, watch)
+    state, plan, evidence = run_stages(split, exploration, noise, settings, watch)
     return _outcome(A, y, state, watch, plan, evidence, settings)
 
 
@@ -155,7 +155,7 @@ def choose_plan(
     exploration = explore_snapshot(split, axis, noise, settings, frame=(A, y))
     steps = 1 + (0 if part is None else len(_parts(A)))
     inner = Watch(progress=lambda step, share: watch.report("trials", share / steps))
-    _, plan, evidence = _run_stages(split, exploration, noise, settings, inner)
+    _, plan, evidence = run_stages(split, exploration, noise, settings, inner)
     return (plan if part is None else _relearn_basis_on_frame(plan, A, y, axis, watch)), replace(evidence, part=part)
 
 
@@ -171,8 +171,7 @@ def _relearn_basis_on_frame(
         watch.report("trials", k / (1 + len(parts)))
         a, b = crop(A, y, *part)
         problem = replace(plan.problem(b, brightness(A, y)), basis=pilot_basis(A, axis))
-        result, _ = problem.solve(a, b, PILOT_ITERS, tol=0.0)
-        covariance = covariance + covariance_sum(result.x.clamp_(min=0))
+        covariance = covariance + covariance_sum(Tv(PILOT_ITERS).run(a, b, problem).x.clamp_(min=0))
     return replace(plan, vectors=principal_basis(covariance, len(plan.vectors)))
 
 
@@ -226,7 +225,7 @@ def explore_snapshot(
     return Exploration(plan, errors, bright)
 
 
-def _run_stages(
+def run_stages(
     split: Split, exploration: Exploration, noise: CameraNoise, settings: Settings, watch: Watch
 ) -> tuple[State, Plan, Evidence]:
     """Run the stages, judged by the held-out pixels of this split; returned with the complete plan and the evidence.

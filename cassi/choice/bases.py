@@ -23,7 +23,7 @@ from torch import Tensor
 
 from cassi.choice.held_out import Split
 from cassi.choice.judge import is_better
-from cassi.choice.stages import Problem
+from cassi.choice.stages import Problem, Tv
 from cassi.kernels.covariance import covariance_sum
 from cassi.kernels.smoothing import gaussian_blur
 from cassi.priors.spectral_basis import principal_basis, smooth_basis
@@ -60,8 +60,8 @@ def choose_basis(
         return name, vectors, (BasisError(name, None),)
     errors, chosen, best = [], "", None
     for name, vectors in bases.items():
-        result, _ = replace(problem, basis=vectors).solve(split.A_train, split.y_train, TRIAL_ITERS, tol=0.0)
-        verdict = split.verdict(result.x, imprint=False)
+        x = Tv(TRIAL_ITERS).run(split.A_train, split.y_train, replace(problem, basis=vectors)).x
+        verdict = split.verdict(x, imprint=False)
         errors.append(BasisError(name, verdict.error))
         if best is None or is_better(verdict, best):
             chosen, best = name, verdict
@@ -84,5 +84,4 @@ def narrow_basis(split: Split, problem: Problem) -> Tensor:
     variance = torch.full_like(y, (NOISE * float(y.mean())) ** 2)
     basis = smooth_basis(bands if problem.axis is None else problem.axis, bands)
     free = replace(problem, basis=basis, variance=variance)
-    result, _ = free.solve(split.A_train, y, TRIAL_ITERS, tol=0.0)
-    return scene_basis(result.x)
+    return scene_basis(Tv(TRIAL_ITERS).run(split.A_train, y, free).x)

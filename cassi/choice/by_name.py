@@ -1,4 +1,4 @@
-"""Each solver by its name, with hyper-parameters in units that are independent of the snapshot's."""
+"""The other solvers by name, with hyper-parameters in units that are independent of the snapshot's."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from cassi.choice.automatic import reconstruct_auto
-from cassi.choice.noise import CameraNoise
 from cassi.choice.outcome import Outcome
 from cassi.choice.stages import Watch
 from cassi.optics.protocol import Camera
@@ -27,13 +25,9 @@ TV_WEIGHT = {"subspace": 1.0, "gap-tv": 0.3, "admm-tv": 0.03, "fista-tv": 0.03}
 COMPONENTS = 8  # of the spectral basis of "subspace"
 
 
-def solve(
-    A: Camera, y: Tensor, *, wavelengths: np.ndarray | None, noise: CameraNoise, settings: Settings, watch: Watch
-) -> Outcome:
+def solve_by_name(A: Camera, y: Tensor, *, wavelengths: np.ndarray | None, settings: Settings, watch: Watch) -> Outcome:
     """Solve one snapshot of brightness 1, which the hyper-parameters are relative to; see `reconstruct_auto`."""
     solver = settings.solver
-    if solver == "auto":
-        return reconstruct_auto(A, y, wavelengths=wavelengths, noise=noise, settings=settings, watch=watch)
     n = NUM_ITERS[solver] if settings.num_iters is None else settings.num_iters
     watch.expected = n
     monitor = watch.of((), 1.0)

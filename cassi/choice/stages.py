@@ -85,18 +85,6 @@ class Problem:
         stride = STRIDE if len(A.measurement_shape) == 2 else STRIDE_OF_SEVERAL
         return NonlocalDenoiser(sigma * self.weight(A, y) * self.relative, patch=PATCH, stride=stride)
 
-    def solve(
-        self, A: Camera, y: Tensor, num_iters: int, *, tol: float = TOL, state: SubspaceState | None = None,
-        denoise: Denoiser | None = None, noise: float = 1.0, monitor: Monitor | None = None,
-    ) -> tuple[Result, SubspaceState]:  # fmt: skip
-        """Run subspace TV, or a linear denoiser in its place; the variance counts `noise` times."""
-        variance = self.variance if noise == 1 else noise * self.variance
-        tol, momentum = (tol, 0.0) if denoise is None else (0.0, MAX_MOMENTUM)
-        return subspace_tv(
-            A, y, self.basis, variance=variance, tv_weight=self.weight(A, y), num_iters=num_iters, tol=tol, state=state,
-            denoise=denoise, momentum=momentum, monitor=monitor,
-        )  # fmt: skip
-
 
 @dataclass(frozen=True, eq=False)
 class State:
@@ -259,10 +247,15 @@ class Tv(Stage):
     def cost(self) -> float:
         return self.num_iters
 
-    def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
-        state = State(y) if state is None else state
-        monitor = watch.of(state.history, 1.0)
-        return state.followed_by(*problem.solve(A, y, self.num_iters, state=state.run, monitor=monitor), self)
+    def run(
+        self, A: Camera, y: Tensor, problem: Problem, state: State | None = None, watch: Watch | None = None
+    ) -> State:
+        state, watch = state or State(y), watch or Watch()
+        result, run = subspace_tv(
+            A, y, problem.basis, variance=problem.variance, tv_weight=problem.weight(A, y), num_iters=self.num_iters,
+            tol=TOL, state=state.run, monitor=watch.of(state.history, 1.0),
+        )  # fmt: skip
+        return state.followed_by(result, run, self)
 
 
 @dataclass(frozen=True)
@@ -309,22 +302,25 @@ class NonLocal(Stage):
         if state is None or state.run is None:
             raise ValueError("the non-local prior starts from a cube of total variation; put Tv before")
         start = replace(state.run, e=torch.zeros_like(state.run.e))  # the multiplier of another prior
-        solve = partial(problem.solve, A, y, denoise=problem.non_local(A, y, self.sigma))
+        denoise, weight = problem.non_local(A, y, self.sigma), problem.weight(A, y)
+        solve = partial(subspace_tv, A, y, problem.basis, tv_weight=weight, denoise=denoise, momentum=MAX_MOMENTUM)
         if self.noise not in (None, 1):
-            solve(1, state=start)  # makes filters that do not depend on `noise`
+            solve(num_iters=1, variance=problem.variance, state=start)  # makes filters that do not depend on `noise`
         noise, num_iters, cost = self.noise or 1.0, self.num_iters, self.ITERATION + self.MATCH / self.num_iters
         if self.noise is None and problem.verdict is not None and num_iters > TRIAL_ITERS:
             best, initial, end = None, start, watch.spent + 3 * TRIAL_ITERS * cost
             for count in NOISE_FACTORS:
                 result, run = solve(
-                    TRIAL_ITERS, state=initial, noise=count, monitor=watch.of(state.history, cost, trial=True)
-                )
+                    num_iters=TRIAL_ITERS, variance=count * problem.variance, state=initial,
+                    monitor=watch.of(state.history, cost, trial=True),
+                )  # fmt: skip
                 verdict = problem.verdict(result.x)
                 if best is not None and (watch.over or not is_smaller(verdict, best)):
                     break
                 best, noise, start, num_iters = verdict, count, run, self.num_iters - TRIAL_ITERS
             watch.expected += watch.spent - end  # trials that were not needed
-        result, run = solve(num_iters, state=start, noise=noise, monitor=watch.of(state.history, cost))
+        monitor = watch.of(state.history, cost)
+        result, run = solve(num_iters=num_iters, variance=noise * problem.variance, state=start, monitor=monitor)
         return replace(state.followed_by(result, run, replace(self, noise=noise)), noise=noise)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from cassi.choice.adaptation import NUM_SNAPSHOTS, shift_over_mask
 from cassi.choice.held_out import Split
 from cassi.choice.plan import Plan
+from cassi.choice.stages import Tv
 from cassi.optics.protocol import Camera
 
 NUM_ITERS = 100  # of total variation
@@ -59,7 +60,7 @@ def bootstrap(
 
     def solve(y: Tensor) -> Tensor:
         """The cube of a snapshot without the held-out pixels."""
-        return plan.problem(y).solve(split.A_train, y * keep, NUM_ITERS)[0].x.clamp_(min=0)
+        return Tv(NUM_ITERS).run(split.A_train, y * keep, plan.problem(y)).x.clamp_(min=0)
 
     held_out_error = split.error(solve(y))
     generator = torch.Generator().manual_seed(seed)

@@ -61,8 +61,7 @@ class Photograph:
 
 def solve_snapshot_alone(split: Split, problem: Problem) -> tuple[Tensor, float]:
     """A cube from the snapshot without its held-out pixels, (C, H, W) >= 0, and the error there."""
-    result, _ = problem.solve(split.A_train, split.y_train, ALONE_ITERS)
-    x = result.x.clamp(min=0)
+    x = Tv(ALONE_ITERS).run(split.A_train, split.y_train, problem).x.clamp(min=0)
     return x, split.error(x)
 
 
@@ -116,7 +115,7 @@ class JointFit:
     joint: Joint
     cube: Tensor
     error: float
-    state: SubspaceState
+    state: SubspaceState | None
 
 
 def fit_briefly(
@@ -132,10 +131,11 @@ def continue_fit(fit: JointFit, alone: Split) -> JointFit:
     return _run(fit.joint, fit.state, alone, JUDGED_ITERS)
 
 
-def _run(joint: Joint, start: SubspaceState, alone: Split, num_iters: int) -> JointFit:
-    result, state = joint.problem.solve(joint.split.A_train, joint.split.y_train, num_iters, tol=0.0, state=start)
-    x = (result.x * joint.light).clamp_(min=0)
-    return JointFit(joint, x, alone.error(x), state)
+def _run(joint: Joint, start: SubspaceState | None, alone: Split, num_iters: int) -> JointFit:
+    A, y = joint.split.A_train, joint.split.y_train
+    end = Tv(num_iters).run(A, y, joint.problem, State(y, start))
+    x = (end.x * joint.light).clamp_(min=0)
+    return JointFit(joint, x, alone.error(x), end.run)
 
 
 def finish_fit(fit: JointFit, quality: str, watch: Watch) -> tuple[Result, Chain, tuple[tuple[int, str], ...]]:

@@ -10,6 +10,22 @@
 
 Whole frames, tiles, frames of a sequence and photographs differ in `solve` alone. Everything that is inferred or
 doubted on the way is among the notes of the result's measurement, in this order.
+
+The way through, from the call to the arithmetic of a default run:
+
+    reconstruct                running/reconstruct.py      arguments to a measurement
+    reconstruct_measurement    running/pipeline.py         the steps above
+    solve_frames               running/pipeline.py         each snapshot, divided by its brightness
+    reconstruct_auto           choice/automatic.py         a pilot chooses noise and spectra
+    run_stages                 choice/automatic.py         total variation, then what the judge accepts
+    Tv.run                     choice/stages.py            one stage
+    subspace_tv                solvers/subspace_tv.py      its equation, with `forward` and `adjoint`
+    CASSI.subspace_step_       optics/single_disperser.py  the same for this camera in one kernel, if there is one
+    subspace_step              kernels/cpu.py              on a CPU, `gpu.py` on CUDA
+    share_out                  kernels/threads.py          runs `_subspace_step`, the loop over pixels, on all cores
+
+The other stages leave it at `run_stages`: `NonLocal.run` to `subspace_tv` with another denoiser, `Learned.run` to
+`unrolled` in `solvers/unrolled.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +42,8 @@ from torch import Tensor
 
 from cassi.calibration import found_camera
 from cassi.calibration.found_camera import FoundCamera
-from cassi.choice.by_name import solve
+from cassi.choice.automatic import reconstruct_auto
+from cassi.choice.by_name import solve_by_name
 from cassi.choice.doubts import CONCERN
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
@@ -142,8 +159,12 @@ def solve_frames(scene: Scene, settings: Settings, listener: Listener, start: fl
     for k, y in enumerate(scene.frames):
         level, name = brightness(scene.A, y), one_of(k, scene.num_scenes)
         watch = Watch(listener.monitor, _prefixed(listener.progress, name), deadline(settings, start, scene, k))
-        one, noise = settings_at(settings, level), scene.noise.scaled(1 / level)
-        outcome = solve(scene.A, y / level, wavelengths=scene.wavelengths, noise=noise, settings=one, watch=watch)
+        one, nm = settings_at(settings, level), scene.wavelengths
+        if settings.solver == "auto":
+            noise = scene.noise.scaled(1 / level)
+            outcome = reconstruct_auto(scene.A, y / level, wavelengths=nm, noise=noise, settings=one, watch=watch)
+        else:
+            outcome = solve_by_name(scene.A, y / level, wavelengths=nm, settings=one, watch=watch)
         if side is not None and outcome.result.status != "stopped":
             listener.progress(SIDE, 0.0)
             watch = Watch(listener.monitor, lambda _, share: listener.progress(SIDE, share))

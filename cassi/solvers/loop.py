@@ -67,14 +67,17 @@ class Loop:
         ...
         loop.compare(v, v_old, y_v, y)
     return loop.result(v)
+
+    Without `records` it only counts: the history stays empty, and nothing waits for a GPU.
     """
 
-    def __init__(self, num_iters: int, *, tol: float, monitor: Monitor | None, name: str) -> None:
+    def __init__(self, num_iters: int, *, tol: float, monitor: Monitor | None, name: str, records: bool = True) -> None:
         if num_iters < 1:
             raise ValueError(f"num_iters must be at least 1, got {num_iters}")
         if not tol >= 0:
             raise ValueError(f"tol must be >= 0, got {tol}")
         self._num_iters, self._tol, self._monitor, self._name = num_iters, tol, monitor, name
+        self._records = records
         self._every: int = min(READ_EVERY, getattr(monitor, "every", READ_EVERY))
         self._history: list[Record] = []
         self._pending: list[tuple[float, Tensor]] = []  # seconds and sums of squares, not transferred yet
@@ -106,6 +109,8 @@ class Loop:
             ValueError: v and v_old differ in shape.
             FloatingPointError: residual or change is not finite.
         """
+        if not self._records:
+            return
         squares = _squares(y_v, y, v, v_old)
         self._pending.append((time.perf_counter() - self._start, squares))
         last = len(self._history) + len(self._pending) == self._num_iters

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from cassi.optics.detector import object_levels
 from cassi.optics.protocol import Camera
-from cassi.priors.spectral_basis import synthesise
-from cassi.solvers.subspace_tv import iterations
+from cassi.solvers.subspace_tv import subspace_tv
 
 MIN_VARIANCE = 1e-4  # relative to the light
 
@@ -42,16 +43,16 @@ def quick_start(
     lam = object_levels(A, y)[..., None, None]
     held, floor = 1 - seen, MIN_VARIANCE * lam.square() * A.majorizer().mean()
 
-    def estimate(z: Tensor) -> Tensor:
-        r = y - A.forward(synthesise(z, basis).clamp_(min=0))
+    def estimate(x: Tensor) -> Tensor:
+        r = y - A.forward(x.clamp(min=0))
         fitted = variance_at(y, r.square(), held)
         return fitted if variance is None else torch.where(variance.isnan(), fitted, variance)
 
-    state = iterations(train, y_seen, basis, floor.expand(y.shape), lam, range(num_iters // 3))
-    state = iterations(
-        train, y_seen, basis, estimate(state.z).maximum(floor), lam, range(num_iters - num_iters // 3), state=state
-    )
-    return state.z, estimate(state.z).maximum(floor / 100)
+    solve = partial(subspace_tv, train, y_seen, basis, tv_weight=lam, records=False)
+    first = num_iters // 3
+    result, state = solve(num_iters=first, variance=floor.expand(y.shape))
+    result, state = solve(num_iters=num_iters - first, variance=estimate(result.x).maximum(floor), state=state)
+    return state.z, estimate(result.x).maximum(floor / 100)
 
 
 def variance_at(y: Tensor, squared: Tensor, held: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ def subspace_tv(
     basis: Tensor,
     *,
     variance: float | Tensor = 0.0,
-    tv_weight: float | None = None,
+    tv_weight: float | Tensor | None = None,
     nonnegative: bool = True,
     num_iters: int = 200,
     tol: float = 0.0,
@@ -44,6 +44,7 @@ def subspace_tv(
     denoise: Denoiser | None = None,
     momentum: float = 0.0,
     monitor: Monitor | None = None,
+    records: bool = True,
 ) -> tuple[Result, SubspaceState]:
     """Maximum a posteriori cube x = B^T z >= 0 under Gaussian noise of known variance and TV of the coefficients.
 
@@ -80,13 +81,15 @@ def subspace_tv(
         y: measurement (..., H, W'), weighted like the operator; the snapshots of a batch share one mean level.
         basis: B (K, C), orthonormal rows, see `cassi.priors.spectral_basis`.
         variance: sigma_j^2 of y, a number or broadcastable to y, >= 0.
-        tv_weight: lambda in units of the cube; by default the mean level of the scene.
+        tv_weight: lambda in units of the cube, or (..., 1, 1) with one for each snapshot of a batch; by default the
+            mean level of the scene.
         nonnegative: whether B^T z >= 0 is enforced, which needs the memory of one cube.
         num_iters, tol, monitor: as for `cassi.solvers.gap`; the monitor receives z.
         state: the end of an earlier run with the same number of components. Not modified.
         denoise: another prior instead of the TV prox, f(z, k) -> z on coefficient images.
         momentum: beta, 0 to 1/3, for a linear prior that damps; 1/3 needs about two thirds of the iterations. It is
             not part of the state.
+        records: False: the history stays empty, and nothing waits for a GPU.
 
     Returns:
         Result with the cube (..., C, H, W) and |r| / |y| as the residual in its history; the state at the end.
@@ -96,38 +99,18 @@ def subspace_tv(
             for another number of bands, or y or state of the wrong shape.
         FloatingPointError: the solver diverged; the message names the iteration.
     """
-    _check_shapes(A, y, basis, state)
-    y = y.contiguous()
-    loop = Loop(num_iters, tol=tol, monitor=monitor, name="subspace TV" if denoise is None else "subspace")
+    _check(A, y, basis, state, tv_weight, momentum)
+    y, B = y.contiguous(), basis.to(y).contiguous()
+    name = "subspace TV" if denoise is None else "subspace"
+    loop = Loop(num_iters, tol=tol, monitor=monitor, name=name, records=records)
     sigma2 = variance.to(y) if isinstance(variance, Tensor) else y.new_full((), variance)
     valid = (sigma2 >= 0).all() if isinstance(variance, Tensor) else torch.tensor(variance >= 0)
     loop.require(valid, "variance must be >= 0 everywhere and not NaN")
-    if tv_weight is not None and not tv_weight > 0:
-        raise ValueError(f"tv_weight must be positive, got {tv_weight}")
-    if not 0 <= momentum <= MAX_MOMENTUM:
-        raise ValueError(f"momentum must be 0 to 1/3, beyond which the iteration diverges, got {momentum}")
     lam = brightness(A, y) if tv_weight is None else tv_weight
-    state = iterations(
-        A, y, basis.to(y).contiguous(), sigma2, lam, loop, state=state, nonnegative=nonnegative, denoise=denoise,
-        momentum=momentum,
-    )  # fmt: skip
-    result = loop.result(state.z)
-    return Result(synthesise(state.z, basis), result.history, result.status), state
-
-
-def iterations(
-    A: Camera, y: Tensor, B: Tensor, variance: Tensor, lam: Tensor | float, loop: Loop | range, *,
-    state: SubspaceState | None = None, nonnegative: bool = True, denoise: Denoiser | None = None,
-    momentum: float = 0.0,
-) -> SubspaceState:  # fmt: skip
-    """The iterations of `subspace_tv`, unchecked; those of a range keep no records and never wait for the device.
-
-    lambda is a number, or a tensor (..., 1, 1) with one for each snapshot of a batch.
-    """
     (_, V), inverse = A.modes(), A.inverse_modes
     if V is not None:
-        variance = (V.square() * variance.expand(y.shape).unsqueeze(-3)).sum(-4)
-    a = (PRIOR_STRENGTH / lam**2) * variance * inverse
+        sigma2 = (V.square() * sigma2.expand(y.shape).unsqueeze(-3)).sum(-4)
+    a = (PRIOR_STRENGTH / lam**2) * sigma2 * inverse
     gamma, omega = (t.expand(y.shape).contiguous() for t in (1 - a.clamp(max=1), inverse / a.clamp(min=1)))
     e = torch.zeros_like(y) if state is None else state.e.clone()
     if state is None:
@@ -166,10 +149,9 @@ def iterations(
         if momentum:
             z_new, z_last = z_last.lerp_(z_new, 1 + momentum), z_new
             e, e_last = e_last.lerp_(e, 1 + momentum), e
-        if isinstance(loop, Loop):
-            loop.compare(z_new, z, y_z, y)
+        loop.compare(z_new, z, y_z, y)
         z, z_new = z_new, z
-    return SubspaceState(z, e, u, q)
+    return loop.result(synthesise(z, B)), SubspaceState(z, e, u, q)
 
 
 def _scale(t: Tensor, factor: Tensor, V: Tensor | None) -> Tensor:
@@ -180,9 +162,15 @@ def _scale(t: Tensor, factor: Tensor, V: Tensor | None) -> Tensor:
     return (V * amplitudes.unsqueeze(-4)).sum(-3)
 
 
-def _check_shapes(A: Camera, y: Tensor, basis: Tensor, state: SubspaceState | None) -> None:
-    """Raise ValueError where y, basis or state do not fit the camera."""
+def _check(
+    A: Camera, y: Tensor, basis: Tensor, state: SubspaceState | None, tv_weight: float | Tensor | None, momentum: float
+) -> None:
+    """Raise ValueError where y, basis or state do not fit the camera, or a number is out of range."""
     check_measurement(A, y)
+    if not isinstance(tv_weight, Tensor | None) and not tv_weight > 0:
+        raise ValueError(f"tv_weight must be positive, got {tv_weight}")
+    if not 0 <= momentum <= MAX_MOMENTUM:
+        raise ValueError(f"momentum must be 0 to 1/3, beyond which the iteration diverges, got {momentum}")
     if basis.ndim != 2 or basis.shape[1] != A.cube_shape[0]:
         raise ValueError(f"basis must be (K, {A.cube_shape[0]}) for this camera, got {tuple(basis.shape)}")
     batch = y.shape[: y.ndim - len(A.measurement_shape)]
