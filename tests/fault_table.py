@@ -30,7 +30,7 @@ class Fault(NamedTuple):
 
 
 FAULTS = [
-    Fault("negative light is taken", "running/scene.py::_without_black", "check_light(y)", "pass",
+    Fault("negative light is taken", "running/scene.py::_subtract_black_level", "check_light(y)", "pass",
         "test_running_reconstruct.py", "light_is_not"),
     Fault("a plan for other bands is followed", "choice/plan.py::Plan.check_bands",
         "self.vectors.shape[-1] != num_bands", "False", "test_running_reconstruct.py", "nothing_to_choose"),
@@ -38,7 +38,7 @@ FAULTS = [
         "test_optics_mask_match.py", "swapped"),
     Fault("the camera may replace an input", "cli/places.py::check_written", "place in taken", "False",
         "test_cli_places.py", "no_file"),
-    Fault("stars are hot pixels where light is not spread", "optics/outliers.py::without_impulses",
+    Fault("stars are hot pixels where light is not spread", "optics/outliers.py::remove_impulses",
         "{round(d) for d in m.shifts}", "m.shifts", "test_optics_outliers.py", "not_spread"),
     Fault("hot pixels hide each other", "optics/outliers.py::impulses", "((2, 2), (3, 4), (3, 4))", "((2, 2),)",
         "test_optics_outliers.py", "many_of_them"),
@@ -200,7 +200,7 @@ FAULTS = [
     Fault("light that leaks is a black level", "optics/detector.py::black_level_of", "LEAKAGE_RATIO", "0",
         "test_running_reconstruct.py", "leaks"),
     Fault("a camera that the snapshot does not show is taken", "calibration/found_camera.py::_placed",
-        "not any(compared(one).matches for one in (m, taken.in_place(replace(m, check=None))))", "False",
+        "not any(compare_with_mask(one).matches for one in (m, taken.in_place(replace(m, check=None))))", "False",
         "test_calibration_found_camera.py", "does_not_show"),
     Fault("momentum steps back", "solvers/subspace_tv.py::subspace_tv", "z_last.lerp_(z_new, 1 + momentum)",
         "z_last.lerp_(z_new, 1 - momentum)", "test_solvers_subspace_tv.py", "momentum"),

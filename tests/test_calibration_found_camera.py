@@ -16,8 +16,8 @@ from cassi.calibration.mask_regression import Snapshots, gather
 from cassi.calibration.self_calibration import Search, descend, directions
 from cassi.cli.main import run
 from cassi.files import read_measurement, write_arrays
-from cassi.optics.building import camera_of_shot
-from cassi.optics.cropping import liveliest
+from cassi.optics.building import build_shot_camera
+from cassi.optics.cropping import highest_variance_window
 from cassi.optics.detector import black_level_of
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
@@ -108,7 +108,7 @@ def test_a_black_level_that_is_not_there_passes_for_no_contrast(scene):
     mask = (np.random.default_rng(7).random((SIZE, SIZE)) > 0.5).astype(np.float32)
     m = photographed(scene, np.roll(mask, 1, axis=1), mask)
     y = torch.as_tensor(m.y)
-    assert black_level_of(camera_of_shot(m, torch.device("cpu")), y) > 0.02 * float(y.mean())
+    assert black_level_of(build_shot_camera(m, torch.device("cpu")), y) > 0.02 * float(y.mean())
     found = find_camera(m)
     assert found.accepted and found.model.right["1"] == pytest.approx(1, abs=0.1)
     assert found.model.contrast == 1
@@ -237,8 +237,8 @@ def test_a_camera_is_taken_where_it_is_clearly_better(fall, noise, imprint, ligh
 def test_the_part_that_is_compared_lies_where_the_light_is():
     y = torch.zeros(256, 263)
     y[200:, 210:] = torch.rand(56, 53, generator=torch.Generator().manual_seed(0))
-    assert liveliest(y, (256, 256), 192) == (slice(64, 256), slice(64, 256))
-    assert liveliest(y[:100, :107], (100, 100), 192) == (slice(0, 100), slice(0, 100))
+    assert highest_variance_window(y, (256, 256), 192) == (slice(64, 256), slice(64, 256))
+    assert highest_variance_window(y[:100, :107], (100, 100), 192) == (slice(0, 100), slice(0, 100))
 
 
 def test_several_snapshots_count_together(scene, mask):

@@ -7,7 +7,7 @@ import torch
 import cassi
 from cassi.files import read_measurement
 from cassi.optics.measurement import Measurement
-from cassi.optics.outliers import impulses, without_impulses
+from cassi.optics.outliers import impulses, remove_impulses
 from cassi.optics.single_disperser import CASSI
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
@@ -48,7 +48,7 @@ def test_a_snapshot_without_them_is_left_alone(snapshot, mask, electrons):
         y = np.random.default_rng(0).poisson(y / y.max() * electrons).astype(np.float32)
     assert impulses(y, C).sum() <= 1  # of 11,000
     m = Measurement(y=snapshot, mask=mask.numpy(), shifts=tuple(range(0, 2 * C, 2)))
-    assert without_impulses(m) is m
+    assert remove_impulses(m) is m
 
 
 @pytest.mark.parametrize("share", [0.011, 0.025])
@@ -73,10 +73,10 @@ def test_what_stands_out_everywhere_is_left_and_told(snapshot, mask):
     """Every 23rd pixel is more than the 3 % that even a bad detector has; and few bands may make such pixels."""
     y = snapshot.copy()
     y.ravel()[::23] *= 20
-    told = without_impulses(Measurement(y=y, mask=mask.numpy(), shifts=tuple(range(0, 2 * C, 2))))
+    told = remove_impulses(Measurement(y=y, mask=mask.numpy(), shifts=tuple(range(0, 2 * C, 2))))
     assert told.bad_pixels is None
     assert [("give a map of bad pixels" in note, "exceed all" in note) for note in told.notes] == [(True, True)]
-    assert without_impulses(told).notes == told.notes
+    assert remove_impulses(told).notes == told.notes
     result = cassi.reconstruct(y, mask, step=2, solver="gap-tv", num_iters=2, camera="as-given")
     inferred = f"{C} bands inferred from the widths {y.shape[1]} and {mask.shape[1]} with step 2 px"
     assert result.measurement.notes[: 1 + len(told.notes)] == (inferred, *told.notes)  # then what was found out
@@ -89,20 +89,20 @@ def test_of_a_stack_those_of_most_frames_count(snapshot, mask):
     y, hot = spoiled(snapshot)
     stack = np.stack([y, y, snapshot])
     m = Measurement(y=stack, mask=mask.numpy(), shifts=tuple(range(0, 2 * C, 2)))
-    assert np.array_equal(without_impulses(m).bad_pixels, hot)
+    assert np.array_equal(remove_impulses(m).bad_pixels, hot)
     once = Measurement(y=stack[1:][::-1].copy()[:0:-1], mask=mask.numpy(), shifts=tuple(range(0, 2 * C, 2)))
-    assert np.array_equal(without_impulses(once).bad_pixels, hot)
+    assert np.array_equal(remove_impulses(once).bad_pixels, hot)
     rare = Measurement(y=np.stack([y, snapshot]), mask=mask.numpy(), shifts=tuple(range(0, 2 * C, 2)))
-    assert without_impulses(rare) is rare
+    assert remove_impulses(rare) is rare
 
 
 def test_each_shot_has_hot_pixels_of_its_own(snapshot, mask):
     y, hot = spoiled(snapshot)
     both = np.stack([snapshot, y])
     m = Measurement(y=both, mask=np.stack([mask, mask]), shifts=tuple(range(0, 2 * C, 2)), shots=2)
-    found = without_impulses(m)
+    found = remove_impulses(m)
     assert not found.bad_pixels[0].any() and np.array_equal(found.bad_pixels[1], hot)
-    stack = without_impulses(Measurement(y=np.stack([both] * 3), mask=m.mask, shifts=m.shifts, shots=2))
+    stack = remove_impulses(Measurement(y=np.stack([both] * 3), mask=m.mask, shifts=m.shifts, shots=2))
     assert np.array_equal(stack.bad_pixels, found.bad_pixels)
 
 
@@ -111,7 +111,7 @@ def test_where_light_is_not_spread_nothing_is_told(mask):
     y = np.random.default_rng(0).uniform(9, 11, mask.shape).astype(np.float32)
     y[40, 50] = 100
     m = Measurement(y=y, mask=np.ones((C, *mask.shape), np.float32), shifts=(0,) * C)
-    assert without_impulses(m) is m
+    assert remove_impulses(m) is m
 
 
 def test_reading_says_so(tmp_path, snapshot, mask):

@@ -9,7 +9,7 @@ from torch import Tensor
 from cassi import CASSI, MultiShot, SidePicture
 from cassi.photograph.picture import expected_response
 from cassi.photograph.similarity import Similarity
-from cassi.photograph.view import SideView, through
+from cassi.photograph.view import SideView, scale_masks
 from cassi.priors.spectral_basis import smooth_basis
 from cassi.solvers.subspace_tv import subspace_tv
 
@@ -44,10 +44,10 @@ def test_the_pass_in_one_is_the_pass_in_steps():
 
 def test_light_divided_out_of_the_scene_is_in_the_mask():
     A, light, x = camera(2), random(4, 5, seed=9) + 0.1, random(3, 4, 5)
-    divided = through(A, light)
+    divided = scale_masks(A, light)
     assert divided is not None
     torch.testing.assert_close(divided.forward(x / light), A.forward(x))
-    assert through(SideView(camera(), random(1, 3), random(1, 4, 5)), light) is None
+    assert scale_masks(SideView(camera(), random(1, 3), random(1, 4, 5)), light) is None
 
 
 @pytest.mark.parametrize(("R", "w"), [((2, 4), (2, 4, 5)), ((2, 3), (2, 4, 6))])

@@ -12,7 +12,7 @@ import cassi.looking.figures
 from cassi.cli.main import main
 from cassi.optics.measurement import Measurement
 from cassi.running import progress
-from cassi.running.progress import StepBar, tiled_steps, usual_steps
+from cassi.running.progress import StepBar, expected_steps, tiled_steps
 from cassi.running.tiled_file import reconstruct_tiled
 from cassi.settings import Settings
 
@@ -40,7 +40,7 @@ class Told:
 def test_every_step_is_told_and_grows(solver, seldom):
     told = Told()
     cassi.reconstruct(Y, MASK, num_bands=C, solver=solver, progress=told)
-    assert list(told.steps) == list(usual_steps(Settings(solver=solver)))
+    assert list(told.steps) == list(expected_steps(Settings(solver=solver)))
     assert len(told.steps["final run"]) >= seldom
     assert told.steps["final run"][-1] > (0.5 if solver == "auto" else 0.9)  # total variation may converge
 

@@ -17,7 +17,7 @@ from cassi.files.scenes import read_scene
 from cassi.looking.report_data import read_report, report_of
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.mask_match import check_masks
-from cassi.optics.measurement import Measurement, without_scene
+from cassi.optics.measurement import Measurement, no_scene_reason
 from cassi.running.concerns import measurement_concerns
 
 pytestmark = pytest.mark.filterwarnings("error")  # but those that are waited for
@@ -180,8 +180,8 @@ def test_where_only_dark_pixels_are_left_the_others_are_named(masks):
     y = _through(masks[0]).numpy()
     m = Measurement(y=np.where(y > 0, y, 0), mask=masks[0].numpy(), shifts=(0, 2, 4, 6), bad_pixels=y > 0)
     dark = replace(m, y=np.zeros_like(y), bad_pixels=None)
-    check_words(without_scene(m))
-    assert "black" in without_scene(dark)
+    check_words(no_scene_reason(m))
+    assert "black" in no_scene_reason(dark)
 
 
 def test_a_comparison_that_was_made_is_used(masks):

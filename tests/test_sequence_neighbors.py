@@ -13,9 +13,9 @@ from cassi.choice.plan import Plan
 from cassi.choice.stages import Learned, NonLocal, Tv, Watch
 from cassi.errors import InputError
 from cassi.optics.measurement import Measurement
-from cassi.sequence.frames import InSequence, ReadWindow, beside, sequence_plan
+from cassi.sequence.frames import InSequence, ReadWindow, neighbor_indices, sequence_plan
 from cassi.sequence.moving_scene import MovingScene
-from cassi.sequence.neighbors import alone, choose_common_plan, together
+from cassi.sequence.neighbors import choose_common_plan, reconstruct_multi_frame, reconstruct_single_frame
 from cassi.settings import Settings
 
 C, SIZE = 5, 40
@@ -46,17 +46,17 @@ def film() -> tuple[list[torch.Tensor], torch.Tensor, Plan]:
 
 def test_neighbors_help_where_the_scene_moves(film, monkeypatch):
     truth, y, plan = film
-    frames = [alone(A, one, plan) for one in y]
-    found = together(frames[1], [frames[0], frames[2]], plan, Watch())
-    true = [replace(one, sharp=x) for one, x in zip(frames, truth, strict=True)]  # motion is taken from that
-    better = together(true[1], [true[0], true[2]], plan, Watch())
+    frames = [reconstruct_single_frame(A, one, plan) for one in y]
+    found = reconstruct_multi_frame(frames[1], [frames[0], frames[2]], plan, Watch())
+    true = [replace(one, cube=x) for one, x in zip(frames, truth, strict=True)]  # motion is taken from that
+    better = reconstruct_multi_frame(true[1], [true[0], true[2]], plan, Watch())
     assert found is not None and better is not None
-    assert error(better.result.x, truth[1]) < error(found.result.x, truth[1]) < 0.8 * error(frames[1].x, truth[1])
+    assert error(better.result.x, truth[1]) < error(found.result.x, truth[1]) < 0.8 * error(frames[1].tv_cube, truth[1])
     assert found.errors[1] < found.errors[0] and bool((found.result.x >= 0).all())
     assert isinstance(plan.stages[-1], NonLocal) and plan.stages[-1].noise == 4, "held-out pixels would choose 1"
     # the non-local prior is the stronger the more frames there are, and the plan says what was taken
     monkeypatch.setattr("cassi.sequence.neighbors.accepts", lambda *verdicts: True)
-    found = together(frames[1], [frames[0], frames[2]], plan, Watch())
+    found = reconstruct_multi_frame(frames[1], [frames[0], frames[2]], plan, Watch())
     common, taken = ([s.sigma for s in one.stages if isinstance(s, NonLocal)] for one in (plan, found.plan))
     assert taken == pytest.approx([3**0.5 * sigma for sigma in common])
     assert len(found.stage_starts) == len(found.plan.stages) and found.stage_starts[0][1] == "total variation"
@@ -76,8 +76,10 @@ def test_the_network_sees_the_snapshot_of_one_frame(film):
             seen[NonLocal] = tuple(y.shape)
             return super().run(A, y, problem, state, watch)
 
-    frames = [alone(A, one, plan) for one in y]
-    together(frames[1], [frames[0]], replace(plan, stages=(Tv(150), Network(), Patches(0.2, 2))), Watch())
+    frames = [reconstruct_single_frame(A, one, plan) for one in y]
+    reconstruct_multi_frame(
+        frames[1], [frames[0]], replace(plan, stages=(Tv(150), Network(), Patches(0.2, 2))), Watch()
+    )
     assert seen == {Learned: y[1].shape, NonLocal: (2, *y[1].shape)}
 
 
@@ -87,18 +89,22 @@ def test_a_network_that_diverges_leaves_the_joint_cube(film, monkeypatch):
 
     _, y, plan = film
     monkeypatch.setattr(Learned, "run", diverges)
-    frames = [alone(A, one, plan) for one in y]
-    found = together(frames[1], [frames[0]], replace(plan, stages=(Tv(150), Learned())), Watch())
+    frames = [reconstruct_single_frame(A, one, plan) for one in y]
+    found = reconstruct_multi_frame(frames[1], [frames[0]], replace(plan, stages=(Tv(150), Learned())), Watch())
     assert found is not None and [type(stage) for stage in found.plan.stages] == [Tv]
 
 
 def test_frames_of_other_scenes_do_no_harm(film):
     truth, y, plan = film
-    first, *others = (alone(A, one, plan) for one in (y[1], A @ scene(7), A @ scene(8)))
-    found = together(first, others, plan, Watch())
-    x = first.x if found is None else found.result.x
-    assert error(x, truth[1]) < 1.02 * error(first.x, truth[1])
-    assert together(first, [], plan, Watch()) is together(alone(A, 0 * y[1], plan), [first], plan, Watch()) is None
+    first, *others = (reconstruct_single_frame(A, one, plan) for one in (y[1], A @ scene(7), A @ scene(8)))
+    found = reconstruct_multi_frame(first, others, plan, Watch())
+    x = first.tv_cube if found is None else found.result.x
+    assert error(x, truth[1]) < 1.02 * error(first.tv_cube, truth[1])
+    assert (
+        reconstruct_multi_frame(first, [], plan, Watch())
+        is reconstruct_multi_frame(reconstruct_single_frame(A, 0 * y[1], plan), [first], plan, Watch())
+        is None
+    )
 
 
 def test_moving_scenes_are_checked():
@@ -122,7 +128,7 @@ def test_a_window_is_the_frame_and_those_beside_it(film):
     np.testing.assert_array_equal(m.cube, stack.cube[1])
     with refuses():
         ReadWindow(read, count=4)("film.h5", frames=3)
-    assert beside(2, 3, 2) == [0, 1]
+    assert neighbor_indices(2, 3, 2) == [0, 1]
 
 
 def test_a_frame_alone_is_what_it_would_be_without_a_sequence(film):

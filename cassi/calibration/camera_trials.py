@@ -14,7 +14,7 @@ import torch
 from cassi.calibration.camera_model import CameraModel
 from cassi.choice.held_out import hold_out
 from cassi.choice.judge import BETTER, CLEARLY_BETTER, NOT_WORSE, POOR_FIT, imprint_fades, z
-from cassi.optics.cropping import Shot, crop, liveliest
+from cassi.optics.cropping import Shot, crop, highest_variance_window
 from cassi.optics.detector import brightness
 from cassi.optics.imprint import imprint
 from cassi.priors.spectral_basis import smooth_basis
@@ -46,7 +46,7 @@ class Trial:
     @classmethod
     def of(cls, camera: Shot, given: Shot, y: torch.Tensor, bad: torch.Tensor | None, seed: int) -> Trial:
         """With a camera; place, pixels and pattern are those of the camera as given."""
-        rows, columns = liveliest(y, given.cube_shape[-2:], WINDOW)
+        rows, columns = highest_variance_window(y, given.cube_shape[-2:], WINDOW)
         level = brightness(given, y)
         lit = given.gram_diag() > 0 if bad is None else (given.gram_diag() > 0) & ~bad
         a, b = crop(camera.weighted(lit.to(y)), torch.where(lit, y, 0) / level, rows, columns)

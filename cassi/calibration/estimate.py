@@ -22,7 +22,7 @@ from cassi.files import Container, Entry, file_sha256, open_container, write_arr
 from cassi.files.names import MEASUREMENT, pick
 from cassi.files.scaling import BIT_DEPTHS, read_leading
 from cassi.optics.measurement import Measurement
-from cassi.optics.outliers import without_impulses
+from cassi.optics.outliers import remove_impulses
 from cassi.optics.psf import local_mean
 
 # what the file of a calibration holds
@@ -302,7 +302,7 @@ def read_calibrated(
         source=Path(path).name,
         sha256=file_sha256(path),
     )
-    return without_impulses(m)
+    return remove_impulses(m)
 
 
 def calibrated_frame_count(path: str | os.PathLike[str], *, key: str | None = None) -> int | None:

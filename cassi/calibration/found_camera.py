@@ -19,10 +19,10 @@ from cassi.calibration.mask_regression import BLOCK, COARSE, FINE, Look, Snapsho
 from cassi.calibration.self_calibration import MIN_BLOCKS, Search, find_dispersion, find_model, settled
 from cassi.errors import InputError
 from cassi.files import open_container, write_arrays
-from cassi.optics.building import camera_of_shot
-from cassi.optics.cropping import Shot, crop, liveliest
+from cassi.optics.building import build_shot_camera
+from cassi.optics.cropping import Shot, crop, highest_variance_window
 from cassi.optics.detector import black_level_of, check_light
-from cassi.optics.mask_match import compared
+from cassi.optics.mask_match import compare_with_mask
 from cassi.optics.measurement import Measurement, any_bad
 from cassi.optics.protocol import Camera
 from cassi.optics.single_disperser import CASSI
@@ -242,7 +242,7 @@ def _placed(
         small = f"the snapshot is too small, or too little of it is lit: {MIN_BLOCKS} blocks of"
         return replace(given, reason=f"{small} {BLOCK} x {BLOCK} pixels are needed")
     find = find_dispersion if dispersion else find_model
-    check, start = compared(m), None
+    check, start = compare_with_mask(m), None
     if check.kind == "displaced":
         down, right = map(float, check.displacement)
         start = CameraModel(down={"1": down}, right={"1": right})
@@ -271,7 +271,7 @@ def _placed(
     if not clearly_better(as_given, as_found):
         return found
     taken = _taken(found, m, model, mask)
-    if not any(compared(one).matches for one in (m, taken.in_place(replace(m, check=None)))):
+    if not any(compare_with_mask(one).matches for one in (m, taken.in_place(replace(m, check=None)))):
         return replace(found, reason="the snapshot shows neither the mask as given nor another that is near it")
     return taken
 
@@ -282,7 +282,7 @@ def _corrected(
 ) -> FoundCamera:  # fmt: skip
     """A camera with the error of its mask's elements corrected, where the snapshots show one."""
     m = found.in_place(measurements[0])
-    if found.reason or not compared(replace(m, check=None)).matches:
+    if found.reason or not compare_with_mask(replace(m, check=None)).matches:
         return found
     bad = _bad_pixels(replace(m, bad_pixels=any_bad((m.bad_pixels, *(one.bad_pixels for one in measurements)))))
     camera = _through(m, m.mask)
@@ -293,7 +293,7 @@ def _corrected(
     prior = shipped_prior() if camera.num_bands >= MIN_BANDS else None
     height, width = camera.cube_shape[1:]
     if height * width > 1.25 * PART**2:  # a part of them shows whether there is anything to correct
-        part = liveliest(torch.stack(snapshots), (height, width), PART)
+        part = highest_variance_window(torch.stack(snapshots), (height, width), PART)
         blocks = [crop(camera, y, *part) for y in snapshots]
         frames = [Frame.of(block, y, seed) for block, y in blocks if isinstance(block, CASSI)]
         mask = camera.mask[..., part[0], part[1]]
@@ -391,7 +391,7 @@ def _not_looked_for(m: Measurement) -> str:
 
 def _through(m: Measurement, mask: np.ndarray) -> Shot:
     """The camera of a measurement with this mask."""
-    return camera_of_shot(replace(m, mask=mask), torch.device("cpu"))
+    return build_shot_camera(replace(m, mask=mask), torch.device("cpu"))
 
 
 def _bad_pixels(m: Measurement) -> torch.Tensor | None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from cassi.calibration.found_camera import FoundCamera, find_camera, predictions
 from cassi.errors import InputError
-from cassi.optics.measurement import Measurement, without_scene
+from cassi.optics.measurement import Measurement, no_scene_reason
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +94,7 @@ def calibrate_from_captures(
     if not measurements:
         raise InputError("no capture given to refine the camera with; give one at least")
     for m in measurements:
-        if nothing := without_scene(m):
+        if nothing := no_scene_reason(m):
             raise InputError(f"{m.source}: {nothing}, and so nothing of the camera; leave it out")
     shapes = {m.y.shape[-2:] for m in measurements}
     if len(shapes) > 1:

@@ -42,7 +42,7 @@ from cassi.choice.plan import Plan
 from cassi.choice.stages import PATCH, Learned, Problem, State, Tv, Watch, alternating_stages
 from cassi.choice.uncertainty import bootstrap, standard_deviation
 from cassi.kernels.covariance import covariance_sum
-from cassi.optics.cropping import Block, crop, croppable, liveliest
+from cassi.optics.cropping import Block, crop, croppable, highest_variance_window
 from cassi.optics.detector import brightness, object_level
 from cassi.optics.protocol import Camera, check_measurement
 from cassi.priors.learned import MIN_BANDS, LearnedPrior, shipped_prior
@@ -186,7 +186,7 @@ def window(A: Camera, y: Tensor) -> tuple[slice, slice] | None:
     """Rows and columns of the part of a large frame that represents it; None if the whole frame does."""
     size = height, width = A.cube_shape[-2:]
     whole = not croppable(A) or height * width <= WINDOW**2 or not bool(y.any())
-    return None if whole else liveliest(y, size, WINDOW)
+    return None if whole else highest_variance_window(y, size, WINDOW)
 
 
 @dataclass(frozen=True, eq=False)

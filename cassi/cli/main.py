@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from cassi.cli.examples import HELP
 from cassi.cli.options import Parser, parser_of
-from cassi.cli.shell import INTERRUPTED, guarded
+from cassi.cli.shell import INTERRUPTED, run_and_report
 from cassi.errors import writable_streams
 
 COMMANDS = {name: what for name, (what, _) in HELP.items() if name != "refine"}
@@ -60,7 +60,7 @@ def run(name: str, argv: list[str], prog: str) -> int:
     args = parser_of(name, prog, *HELP[name]).parse_intermixed_args(argv)
     args.prog, args.argv = prog, argv
     command = import_module(f"cassi.cli.{name.replace('-', '_')}")  # and torch with it: help is there without
-    return guarded(args, lambda: int(command.run(args)))
+    return run_and_report(args, lambda: int(command.run(args)))
 
 
 def program(entry: Callable[..., int] = main) -> NoReturn:

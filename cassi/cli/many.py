@@ -23,16 +23,16 @@ from cassi.optics.measurement import Measurement
 from cassi.running.many import BatchReport, SolveWith, reconstruct_many
 from cassi.running.pipeline import Listener, reconstruct_measurement
 from cassi.running.plan_file import load_plan, save_plan
-from cassi.running.progress import CAMERA, StepBar, usual_steps
+from cassi.running.progress import CAMERA, StepBar, expected_steps
 from cassi.running.result import Reconstruction
 from cassi.running.scene import load
-from cassi.sequence.frames import LOOKED_AT, InSequence, ReadWindow, sequence_plan, windows
+from cassi.sequence.frames import PLAN_FRAMES, InSequence, ReadWindow, sequence_plan, windows
 from cassi.settings import Settings
 
 MAX_NAMED = 3  # of many alike
 
 
-def place_of_many(args: argparse.Namespace, files: Sequence[str], task: Task) -> Path:
+def output_of_many(args: argparse.Namespace, files: Sequence[str], task: Task) -> Path:
     """The place of the cubes: a folder, or the file of a sequence."""
     source, suffix = Path(files[0]), Path(args.output or "").suffix.lower()
     if args.sequence:
@@ -67,13 +67,13 @@ def run_many(args: argparse.Namespace, task: Task) -> int:
         report = reconstruct_many(
             frames, place, read=read, solve=solve, executor=executor, attributes=provenance(args), **how
         )
-    name_problems(args, report)
+    warn_of_problems(args, report)
     if len(methods := set(report.methods.values())) > 1 and not args.sequence:
         warn(args, f"the method differs between snapshots ({'; '.join(sorted(methods))}): --save-plan makes it one")
     if args.sequence and report.failed:
         warn(args, f"{task.output} is not written without all frames; those that are finished are kept in {place}")
         return 1
-    made = gathered(args, task) if args.sequence else [str(task.output)]
+    made = write_sequence(args, task) if args.sequence else [str(task.output)]
     if not args.sequence and args.report is not None and len(report.failed) < len(frames):
         from cassi.looking.overview import write_index
 
@@ -96,8 +96,8 @@ def in_sequence(args: argparse.Namespace, task: Task, settings: Settings) -> InS
     count = len(task.frames)
     if count == 1:
         return SolveWith(settings)
-    spread = sorted({round((k + 0.5) * count / LOOKED_AT - 0.5) for k in range(LOOKED_AT)})
-    some = _some(task, spread)
+    spread = sorted({round((k + 0.5) * count / PLAN_FRAMES - 0.5) for k in range(PLAN_FRAMES)})
+    some = _read_some(task, spread)
     if len(some) < 2:
         for frame in task.frames:
             task.measurement(frame)  # raises what is wrong
@@ -106,7 +106,7 @@ def in_sequence(args: argparse.Namespace, task: Task, settings: Settings) -> InS
     return InSequence(plan, settings)
 
 
-def _some(task: Task, chosen: Sequence[int]) -> list[Measurement]:
+def _read_some(task: Task, chosen: Sequence[int]) -> list[Measurement]:
     """These frames, others in place of those that cannot be read, which report that themselves."""
     found = list[Measurement]()
     for k in (*chosen, *(k for k in range(len(task.frames)) if k not in chosen)):
@@ -120,7 +120,7 @@ def _parts(task: Task) -> Path:
     return task.output.with_name(f"{task.output.stem}_frames")
 
 
-def gathered(args: argparse.Namespace, task: Task) -> list[str]:
+def write_sequence(args: argparse.Namespace, task: Task) -> list[str]:
     """The file of a sequence, the film beside it, and where asked for the page of its first frame."""
     from cassi.looking.film import write_film
     from cassi.looking.report_data import read_report
@@ -143,7 +143,7 @@ def gathered(args: argparse.Namespace, task: Task) -> list[str]:
     return made
 
 
-def name_problems(args: argparse.Namespace, report: BatchReport) -> None:
+def warn_of_problems(args: argparse.Namespace, report: BatchReport) -> None:
     """Name snapshots that failed, do not fit the mask, or that something else speaks against: the first of them."""
     for problems, kind in ((report.failed, "error"), (report.misfits, "warning"), (report.doubts, "warning")):
         for name, text in list(problems.items())[:MAX_NAMED]:
@@ -157,8 +157,8 @@ def save_common_plan(args: argparse.Namespace, task: Task, settings: Settings) -
     if Path(args.save_plan).is_file() and not args.overwrite:
         load_plan(args.save_plan)  # raises what is wrong with it
         return
-    measurements = _some(task, [0]) or [task.measurement(task.frames[0])]
-    with StepBar(usual_steps(settings), shown=not args.quiet) as bar:
+    measurements = _read_some(task, [0]) or [task.measurement(task.frames[0])]
+    with StepBar(expected_steps(settings), shown=not args.quiet) as bar:
         m = load(measurements[0], None, settings)
         plan = reconstruct_measurement(m, settings, Listener(bar)).plan
     if plan is None:
@@ -176,7 +176,7 @@ def common_camera(args: argparse.Namespace, task: Task) -> FoundCamera | str:
     chosen: Sequence[int] = sorted({round(k * last / (FRAMES - 1)) for k in range(FRAMES)})
     try:
         with StepBar([CAMERA], shown=not args.quiet) as bar:
-            some = _some(task, chosen) or [task.measurement(task.frames[0])]
+            some = _read_some(task, chosen) or [task.measurement(task.frames[0])]
             found = found_camera.find_camera(
                 *some,
                 black_level=settings.black_level,

@@ -14,7 +14,7 @@ from cassi.files import describe, read_cube
 from cassi.kernels.dispatch import pick_device
 from cassi.looking.metrics import score
 from cassi.looking.report_data import MAX_SCORED
-from cassi.optics.measurement import Measurement, without_scene
+from cassi.optics.measurement import Measurement, no_scene_reason
 from cassi.running.pipeline import Listener, check
 from cassi.running.result import Finished, Reconstruction
 from cassi.running.scene import open_files
@@ -41,7 +41,7 @@ def settings_of(args: argparse.Namespace, task: Task) -> Settings:
 
 def describe_measurement(args: argparse.Namespace, m: Measurement, *, many: bool = False) -> None:
     """Print what a measurement is and what was inferred; InputError for one that holds nothing of a scene."""
-    if not many and (nothing := without_scene(m)):
+    if not many and (nothing := no_scene_reason(m)):
         raise InputError(f"{m.source}: {nothing}; look at the capture, and give another")
     shots = "" if m.shots is None else f", {m.shots} shots"
     say(args, f"{m.source}: measurement {_size(m.y.shape)}, mask {_size(m.mask.shape)}, {len(m.shifts)} bands{shots}")

@@ -99,10 +99,10 @@ class Task:
         return self.read(frame.where) if frame.index is None else self.read(frame.where, frames=frame.index)
 
 
-def settle(args: argparse.Namespace, files: Sequence[str]) -> Task:
+def make_task(args: argparse.Namespace, files: Sequence[str]) -> Task:
     """What the options ask for, checked before a snapshot is read; places are not settled yet."""
     source, output = Path(files[0]), Path(args.output or "")
-    stated = _stated(files[0]) if source.is_file() else None
+    stated = _stated_shots(files[0]) if source.is_file() else None
     given = max(len(args.mask), len(args.calibration))
     shots = args.shots or (given if given > 1 else stated) or 1
     for option, count in (("--mask", len(args.mask)), ("--calibration", len(args.calibration))):
@@ -127,7 +127,7 @@ def settle(args: argparse.Namespace, files: Sequence[str]) -> Task:
     return Task(frames, many, read, _settings(args))
 
 
-def _stated(path: str) -> int | None:
+def _stated_shots(path: str) -> int | None:
     try:
         return stated_shots(path)
     except InputError as error:

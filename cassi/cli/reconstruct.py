@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cassi.cli import messages
-from cassi.cli.many import place_of_many, run_many
+from cassi.cli.many import output_of_many, run_many
 from cassi.cli.options import options_of
 from cassi.cli.places import check_written, figures_folder, inputs
-from cassi.cli.reading import Task, provenance, settle
+from cassi.cli.reading import Task, make_task, provenance
 from cassi.cli.shell import say, warn
 from cassi.errors import InputError, OutputError
 from cassi.kernels.dispatch import pick_device
@@ -20,7 +20,7 @@ from cassi.optics.measurement import Measurement
 from cassi.running.many import SolveWith, fingerprints, read_record
 from cassi.running.pipeline import Listener, reconstruct_measurement
 from cassi.running.plan_file import save_plan
-from cassi.running.progress import StepBar, tiled_steps, usual_steps
+from cassi.running.progress import StepBar, expected_steps, tiled_steps
 from cassi.running.result import Finished, Reconstruction, write_result
 from cassi.running.scene import load
 from cassi.running.tiled_file import tile_measurement
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         )
         raise InputError(f"no measurement given, expected a file, several, a folder or a pattern{cure}")
     pick_device(args.device)
-    task = with_places(args, files, settle(args, files))
+    task = with_places(args, files, make_task(args, files))
     fingerprint = "" if task.many else fingerprint_of(args, task)
     is_finished = not task.many and (read_record(task.output) or {}).get("fingerprint") == fingerprint
     if args.dry_run:
@@ -70,7 +70,7 @@ def with_places(args: argparse.Namespace, files: Sequence[str], task: Task) -> T
     """The task with the names of its result and its page."""
     source = Path(files[0])
     if task.many:
-        output = place_of_many(args, files, task)
+        output = output_of_many(args, files, task)
     else:
         output = Path(args.output or source.with_name(f"{source.stem}_cube.h5"))
     if args.report is None or (task.many and not args.sequence):
@@ -154,7 +154,7 @@ def steps_of(
     args: argparse.Namespace, task: Task, settings: Settings, figures: Path | None, frames: int = 1
 ) -> list[str]:
     """The steps of a run on one snapshot, or a stack."""
-    solving = tiled_steps(settings) if args.tile is not None else [*usual_steps(settings, frames), "write"]
+    solving = tiled_steps(settings) if args.tile is not None else [*expected_steps(settings, frames), "write"]
     return ["read", *solving, *(["draw"] if figures else []), *(["report"] if task.report else [])]
 
 

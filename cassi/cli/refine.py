@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
 
     from cassi.looking import calibration_figures as fig
 
-    def in_turn(fits: Sequence[Callable[[], FoundCamera]]) -> list[FoundCamera]:
+    def run_in_order(fits: Sequence[Callable[[], FoundCamera]]) -> list[FoundCamera]:
         what = "fits: all captures, then each alone"
         return [fit() for fit in tqdm(fits, desc=what, unit="fit", disable=args.quiet or None)]
 
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
         measurements,
         black_level=None if args.black_level is None else 0.0,  # reading took it off
         seed=args.seed,
-        steps=in_turn,
+        steps=run_in_order,
     )
     for m in measurements:
         if not (check := recheck_mask(check_masks(m), found.together.in_place(m))).matches:

@@ -21,7 +21,7 @@ HELP = {
 }
 
 
-def guarded(args: argparse.Namespace, run: Callable[[], int]) -> int:
+def run_and_report(args: argparse.Namespace, run: Callable[[], int]) -> int:
     """Run a subcommand; what goes wrong is one line on stderr and an exit code."""
     message: object
     try:

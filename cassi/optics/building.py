@@ -16,16 +16,16 @@ from cassi.optics.psf import gaussian_psf
 from cassi.optics.single_disperser import CASSI
 
 
-def camera_of(
+def build_camera(
     m: Measurement, device: torch.device, psf: float | Tensor | np.ndarray | None = None
 ) -> CASSI | BlurredCASSI | MultiShot:
     """The camera: exact for whole shifts, interpolating for fractional ones, with blur if a psf is given."""
     if m.shots is not None:
-        return MultiShot(tuple(camera_of_shot(shot, device, psf) for shot in m.each_shot))
-    return camera_of_shot(m, device, psf)
+        return MultiShot(tuple(build_shot_camera(shot, device, psf) for shot in m.each_shot))
+    return build_shot_camera(m, device, psf)
 
 
-def camera_of_shot(
+def build_shot_camera(
     m: Measurement, device: torch.device, psf: float | Tensor | np.ndarray | None = None
 ) -> CASSI | BlurredCASSI:
     """The same for a measurement with one shot."""

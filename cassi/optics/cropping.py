@@ -39,7 +39,7 @@ def light_reach(A: Block) -> tuple[int, int]:
     return low, high
 
 
-def liveliest(y: Tensor, size: tuple[int, int], part: int) -> tuple[slice, slice]:
+def highest_variance_window(y: Tensor, size: tuple[int, int], part: int) -> tuple[slice, slice]:
     """Rows and columns of the part of a scene, of side `part`, over whose detector pixels y (..., H, W') varies most.
 
     Such a part is both bright and dark. Candidates are spaced by about half their side, from end to end.

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.ndimage import gaussian_filter
 
 from cassi.optics.geometry import cosines
-from cassi.optics.measurement import MaskCheck, MaskKind, Measurement, without_scene
+from cassi.optics.measurement import MaskCheck, MaskKind, Measurement, no_scene_reason
 from cassi.optics.psf import local_mean
 
 HIGH_PASS = 2.0  # Gaussian width: keeps the detail of a mask, not that of the scene [pixel]
@@ -37,14 +37,14 @@ MAX_ROWS = 256  # of masks per band, for memory
 MIN_PIXELS = 1024  # of the mask; with fewer, a true match can look like chance
 
 
-def compared(m: Measurement) -> MaskCheck:
+def compare_with_mask(m: Measurement) -> MaskCheck:
     """The comparison with the mask, if not yet made; values of bad pixels do not count."""
     return m.check or check_masks(replace(m, y=np.nan_to_num(m.y, posinf=0.0, neginf=0.0)))
 
 
 def check_masks(m: Measurement) -> MaskCheck:
     """`check_mask` for a measurement; for several shots, the kind of the first mask that does not fit."""
-    if nothing := without_scene(m):
+    if nothing := no_scene_reason(m):
         return MaskCheck("no scene", nothing, {"as given": 0.0}, 0.0)
     checks = [check_mask(one.y, one.mask, one.shifts, bad_pixels=one.bad_pixels) for one in m.each_shot]
     if len(checks) == 1:

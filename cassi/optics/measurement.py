@@ -183,7 +183,7 @@ def join_shots(shots: Sequence[Measurement]) -> Measurement:
     )
 
 
-def without_scene(m: Measurement) -> str:
+def no_scene_reason(m: Measurement) -> str:
     """Why a measurement shows no scene, as all good pixels of a snapshot are equal; empty if it shows one.
 
     No scene can make them equal, because fewer bands reach the ends of the detector. For a stack, all snapshots count.

@@ -56,7 +56,7 @@ def _exceeding(y: np.ndarray, reach: int, rank: int) -> tuple[np.ndarray, np.nda
     return above, median
 
 
-def without_impulses(m: Measurement) -> Measurement:
+def remove_impulses(m: Measurement) -> Measurement:
     """The measurement with outliers marked as bad pixels, in a stack those of most frames, and a note.
 
     Shots are treated separately. If more than 3 % are outliers, which the scene may explain, there is only the note.

@@ -19,7 +19,7 @@ from torch import Tensor
 from cassi.choice.chain import Chain, run_chains
 from cassi.choice.held_out import Split
 from cassi.choice.stages import NonLocal, Problem, State, Tv, Watch
-from cassi.photograph.view import SideView, through
+from cassi.photograph.view import SideView, scale_masks
 from cassi.priors.spectral_basis import analyse, smooth_basis
 from cassi.solvers.loop import Result, Status
 from cassi.solvers.subspace_tv import SubspaceState
@@ -87,7 +87,7 @@ class Joint:
         light = torch.where(photograph.seen > 0, s, expected).mean(0).clamp(min=0)
         light = (light + FLOOR * light.mean()) ** POWER
         light = light / light.mean()
-        camera = through(alone.A, light)
+        camera = scale_masks(alone.A, light)
         if camera is None:
             camera, light = alone.A, torch.ones_like(light)
         strength = alone.A.gram_diag()  # each channel is scaled so that its rows are as strong as those of the camera

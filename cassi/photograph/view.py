@@ -157,11 +157,11 @@ class SideView(Camera):
         return True
 
 
-def through(camera: Camera, light: Tensor) -> Camera | None:
+def scale_masks(camera: Camera, light: Tensor) -> Camera | None:
     """The camera for x / L, with the light L (H, W): its masks times L. None for a camera without a known mask."""
     if isinstance(camera, CASSI | BlurredCASSI) and camera.mask.shape[-2:] == light.shape:
         return replace(camera, mask=camera.mask * light)
     if isinstance(camera, MultiShot):
-        shots = [shot for one in camera.shots if isinstance(shot := through(one, light), CASSI | BlurredCASSI)]
+        shots = [shot for one in camera.shots if isinstance(shot := scale_masks(one, light), CASSI | BlurredCASSI)]
         return replace(camera, shots=tuple(shots)) if len(shots) == camera.num_shots else None
     return None

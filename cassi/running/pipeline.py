@@ -51,11 +51,11 @@ from cassi.choice.stages import Watch
 from cassi.errors import InputError, Note
 from cassi.optics.detector import brightness
 from cassi.optics.imprint import imprint_on
-from cassi.optics.mask_match import compared
+from cassi.optics.mask_match import compare_with_mask
 from cassi.optics.measurement import MaskCheck, Measurement
 from cassi.photograph.picture import SidePicture
 from cassi.running.concerns import measurement_concerns, result_concerns
-from cassi.running.progress import CAMERA, SIDE, WHITE, one_of
+from cassi.running.progress import CAMERA, SIDE, WHITE, run_label
 from cassi.running.result import Finished, Reconstruction
 from cassi.running.scene import Scene, open_files, prepare
 from cassi.running.white import check_white, reflectance, white_concerns
@@ -102,7 +102,7 @@ def reconstruct_measurement(m: Measurement, settings: Settings, listener: Listen
 
 def check(m: Measurement, settings: Settings, listener: Listener) -> Measurement:
     """The measurement with its comparison with the mask, and with what speaks against it among its notes."""
-    fits = compared(m)
+    fits = compare_with_mask(m)
     if fits.matches:
         listener.inform(fits.verdict)
     elif settings.camera == "align" and fits.kind == "wrong mask":
@@ -157,7 +157,7 @@ def solve_frames(scene: Scene, settings: Settings, listener: Listener, start: fl
         check_side(side, scene.A.cube_shape[0], scene.num_scenes)
     outcomes = []
     for k, y in enumerate(scene.frames):
-        level, name = brightness(scene.A, y), one_of(k, scene.num_scenes)
+        level, name = brightness(scene.A, y), run_label(k, scene.num_scenes)
         watch = Watch(listener.monitor, _prefixed(listener.progress, name), deadline(settings, start, scene, k))
         one, nm = settings_at(settings, level), scene.wavelengths
         if settings.solver == "auto":

@@ -20,7 +20,7 @@ DELAY = 0.1  # [s] before the bar is drawn
 BAR = "{desc} |{bar}| {percentage:2.0f}%, {elapsed} so far, about {remaining} left"
 
 
-def usual_steps(settings: Settings, frames: int = 1, *, search: bool | None = None) -> list[str]:
+def expected_steps(settings: Settings, frames: int = 1, *, search: bool | None = None) -> list[str]:
     """The steps of a reconstruction by name, in order.
 
     Args:
@@ -31,7 +31,7 @@ def usual_steps(settings: Settings, frames: int = 1, *, search: bool | None = No
     wanted = {TRIALS: settings.solver == "auto", FINAL: True, ERRORS: settings.uncertainty, SIDE: settings.side}
     each = [name for name, so in wanted.items() if so]
     steps = [CAMERA] if (settings.searches if search is None else search) else []
-    steps += [f"{one_of(k, frames)}{name}" for k in range(frames) for name in each]
+    steps += [f"{run_label(k, frames)}{name}" for k in range(frames) for name in each]
     return steps + [WHITE + name for name in each if name in (TRIALS, FINAL) and settings.white is not None]
 
 
@@ -40,13 +40,13 @@ def tiled_steps(settings: Settings) -> list[str]:
     return [*([CAMERA] if settings.searches else []), TRIALS, TILES]
 
 
-def one_of(k: int, frames: int) -> str:
+def run_label(k: int, frames: int) -> str:
     """What stands before the steps of one of several runs."""
     return f"run {k + 1} of {frames}, " if frames > 1 else ""
 
 
 @contextmanager
-def shown(progress: bool | Progress, steps: Sequence[str]) -> Iterator[Progress]:
+def reporting(progress: bool | Progress, steps: Sequence[str]) -> Iterator[Progress]:
     """What the steps of a reconstruction are reported to: a bar, the function that was given, or nothing."""
     if callable(progress):
         yield progress

@@ -17,7 +17,7 @@ from cassi.keywords import Keywords
 from cassi.optics.measurement import Measurement
 from cassi.optics.protocol import Camera
 from cassi.running.pipeline import Listener, assemble, explain, reconstruct_measurement, solve_frames
-from cassi.running.progress import shown, usual_steps
+from cassi.running.progress import expected_steps, reporting
 from cassi.running.result import Reconstruction
 from cassi.running.scene import Array, load, open_files, prepare_camera
 from cassi.settings import PathLike, Progress, Settings
@@ -71,13 +71,13 @@ def reconstruct(
     wanted, start = Settings(**settings), time.perf_counter()
     if isinstance(mask, Tensor | np.ndarray | str | os.PathLike | None):
         m = load(measurement, mask, wanted)
-        with shown(progress, usual_steps(wanted, m.num_scenes)) as report:
+        with reporting(progress, expected_steps(wanted, m.num_scenes)) as report:
             return reconstruct_measurement(m, wanted, Listener(report, warn=warn_caller, monitor=monitor))
     opened = open_files(wanted)
     scene = prepare_camera(mask, measurement, opened)  # type: ignore[arg-type]
     if scene.doubt:
         warn_caller(scene.doubt)
-    with shown(progress, usual_steps(wanted, scene.num_scenes, search=False)) as report:
+    with reporting(progress, expected_steps(wanted, scene.num_scenes, search=False)) as report:
         listener = Listener(report, warn=warn_caller, monitor=monitor)
         return explain(assemble(scene, solve_frames(scene, opened, listener, start), wanted, start), listener)
 

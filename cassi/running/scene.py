@@ -22,14 +22,14 @@ from cassi.files.scenes import read_scene
 from cassi.files.spectrum_files import Spectrum, read_spectrum
 from cassi.files.wavelength_files import parse_wavelengths
 from cassi.kernels.dispatch import pick_device, pin_float32
-from cassi.optics.building import camera_of
+from cassi.optics.building import build_camera
 from cassi.optics.coded_aperture import CodedAperture
 from cassi.optics.detector import black_level_of, brightness, check_light
 from cassi.optics.geometry import infer_shifts
-from cassi.optics.mask_match import compared
+from cassi.optics.mask_match import compare_with_mask
 from cassi.optics.measurement import MaskCheck, Measurement, as_transmission, check_arrays, for_kernels
 from cassi.optics.multi_shot import MultiShot
-from cassi.optics.outliers import without_impulses
+from cassi.optics.outliers import remove_impulses
 from cassi.optics.protocol import Camera
 from cassi.optics.wavelengths import check_wavelengths
 from cassi.photograph.file import read_side_picture
@@ -96,7 +96,7 @@ class Scene:
 
 def recheck_mask(check: MaskCheck, m: Measurement) -> MaskCheck:
     """The comparison of a measurement with the mask of the camera that was found, where only that one fits."""
-    again = check if check.matches else compared(replace(m, check=None))
+    again = check if check.matches else compare_with_mask(replace(m, check=None))
     return again if again.matches else check
 
 
@@ -107,17 +107,17 @@ def prepare(m: Measurement, found: FoundCamera | None, settings: Settings) -> Sc
     """
     if isinstance(settings.plan, Plan):  # its file is read
         settings.plan.check_bands(len(m.shifts))
-    check, given = compared(m), m
+    check, given = compare_with_mask(m), m
     if found is not None:
         m = found.in_place(m)
         check = recheck_mask(check, m) if found.accepted else check
     check_arrays(m)
     on = pick_device(settings.device)
-    A: Camera = camera_of(m, on, settings.psf)
+    A: Camera = build_camera(m, on, settings.psf)
     y = torch.as_tensor(for_kernels(m.y), device=on)
     noise = CameraNoise(m.gain, None if m.gain is None else m.read_noise)
     scene = Scene(A, y, m.wavelengths, noise, m.unit, check, measurement=replace(given, check=None), found=found)
-    return _without_black(scene, m.bad_pixels, settings.black_level)
+    return _subtract_black_level(scene, m.bad_pixels, settings.black_level)
 
 
 def prepare_camera(A: Camera, measurement: Array, settings: Settings) -> Scene:
@@ -144,11 +144,11 @@ def prepare_camera(A: Camera, measurement: Array, settings: Settings) -> Scene:
         raise InputError("the measurement holds NaN or Inf; mark those pixels in bad_pixels")
     wavelengths, unit = as_wavelengths(settings.wavelengths, A.cube_shape[0]), "as the measurement"
     noise = CameraNoise(settings.gain, settings.read_noise)
-    scene = Scene(A, y.to(A.device, A.dtype), wavelengths, noise, unit, _compared_through(A, y, bad))
-    return _without_black(scene, bad, settings.black_level)
+    scene = Scene(A, y.to(A.device, A.dtype), wavelengths, noise, unit, _compare_camera_masks(A, y, bad))
+    return _subtract_black_level(scene, bad, settings.black_level)
 
 
-def _compared_through(A: Camera, y: Tensor, bad_pixels: np.ndarray | None) -> MaskCheck | None:
+def _compare_camera_masks(A: Camera, y: Tensor, bad_pixels: np.ndarray | None) -> MaskCheck | None:
     several = isinstance(A, MultiShot)
     shots = [shot for shot in getattr(A, "shots", (A,)) if isinstance(shot, CodedAperture)]
     if not shots:
@@ -164,10 +164,10 @@ def _compared_through(A: Camera, y: Tensor, bad_pixels: np.ndarray | None) -> Ma
         bad_pixels=bad if several else bad[0],
         shots=len(shots) if several else None,
     )
-    return compared(m)
+    return compare_with_mask(m)
 
 
-def _without_black(scene: Scene, bad_pixels: np.ndarray | None, black_level: float | None) -> Scene:
+def _subtract_black_level(scene: Scene, bad_pixels: np.ndarray | None, black_level: float | None) -> Scene:
     """Less the black level, given or estimated; with a misplaced mask it cannot be estimated, and 0 is taken."""
     A, y = scene.A, scene.y
     good = None if bad_pixels is None else torch.as_tensor(np.ascontiguousarray(~bad_pixels), device=y.device)
@@ -224,7 +224,7 @@ def load(
     if settings.read_noise is not None:
         CameraNoise(m.gain, settings.read_noise)  # what a file states of it may lack the gain, an argument may not
     check_arrays(m)
-    return without_impulses(m)
+    return remove_impulses(m)
 
 
 def _read(path: str | os.PathLike[str], mask: Array | str | os.PathLike[str] | None, settings: Settings) -> Measurement:

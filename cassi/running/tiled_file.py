@@ -27,7 +27,7 @@ from cassi.optics.cropping import Block, crop, croppable
 from cassi.optics.detector import brightness
 from cassi.optics.measurement import Measurement
 from cassi.running.pipeline import Listener, check, explain, prepare_scene, settings_at, with_scene_facts
-from cassi.running.progress import TILES, shown, tiled_steps
+from cassi.running.progress import TILES, reporting, tiled_steps
 from cassi.running.reconstruct import list_settings, warn_caller
 from cassi.running.result import Finished
 from cassi.running.scene import load, open_files
@@ -82,7 +82,7 @@ def reconstruct_tiled(
     """
     wanted = Settings(**settings)
     m = load(measurement, None, wanted)
-    with shown(progress, tiled_steps(wanted)) as report:
+    with reporting(progress, tiled_steps(wanted)) as report:
         listener = Listener(report, warn=warn_caller)
         return tile_measurement(
             m, output, wanted, listener, tile=tile, reach=reach, attributes=attributes, overwrite=overwrite

@@ -35,12 +35,12 @@ from cassi.running.pipeline import (
 )  # fmt: skip
 from cassi.running.result import Reconstruction
 from cassi.running.scene import load, open_files, prepare
-from cassi.sequence.neighbors import Alone, alone, choose_common_plan, together
+from cassi.sequence.neighbors import SingleFrame, choose_common_plan, reconstruct_multi_frame, reconstruct_single_frame
 from cassi.settings import SEQUENCE, Settings
 from cassi.solvers.loop import Monitor
 
 REACH = 2  # neighbors before and after a frame
-LOOKED_AT = 3  # frames from which the common plan is chosen
+PLAN_FRAMES = 3  # frames from which the common plan is chosen
 
 
 def windows(frames: Sequence[Frame], reach: int = REACH) -> list[Frame]:
@@ -48,12 +48,12 @@ def windows(frames: Sequence[Frame], reach: int = REACH) -> list[Frame]:
     if any(frame.index is not None for frame in frames):
         return list(frames)  # of one stack
     return [
-        replace(frame, others=tuple(frames[s].path for s in beside(t, len(frames), reach)))
+        replace(frame, others=tuple(frames[s].path for s in neighbor_indices(t, len(frames), reach)))
         for t, frame in enumerate(frames)
     ]
 
 
-def beside(t: int, count: int, reach: int) -> list[int]:
+def neighbor_indices(t: int, count: int, reach: int) -> list[int]:
     """The existing frames up to `reach` before and after t."""
     return [s for s in range(max(0, t - reach), min(count, t + reach + 1)) if s != t]
 
@@ -75,7 +75,9 @@ class ReadWindow:
         if frames is None:
             reads = [partial(self.read, one) for one in ((path,) if isinstance(path, str) else path)]
         else:
-            reads = [partial(self.read, path, frames=s) for s in (frames, *beside(frames, self.count, self.reach))]
+            reads = [
+                partial(self.read, path, frames=s) for s in (frames, *neighbor_indices(frames, self.count, self.reach))
+            ]
         window = [reads[0]()]
         for read in reads[1:]:
             with contextlib.suppress(InputError):  # an unreadable neighbor is reported when it is the frame itself
@@ -108,7 +110,7 @@ class InSequence:
 
     def __post_init__(self) -> None:
         self.settings.check_together(SEQUENCE, True)
-        recent: dict[str, Future[Alone]] = {}  # a cache of the latest frames, not part of the value
+        recent: dict[str, Future[SingleFrame]] = {}  # a cache of the latest frames, not part of the value
         object.__setattr__(self, "_recent", recent)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -122,7 +124,7 @@ class InSequence:
         own = check(replace(window, y=window.y[0], check=None), settings, listener)
         scene = prepare(replace(window, check=own.check), search_camera(own, settings, listener), settings)
         frames = [self._reconstruct_alone(scene.A, y) for y in scene.frames]
-        joined = together(frames[0], frames[1:], self.plan, Watch(monitor))
+        joined = reconstruct_multi_frame(frames[0], frames[1:], self.plan, Watch(monitor))
         if joined is None:
             result = reconstruct_measurement(replace(window, y=window.y[0], check=own.check), settings, listener)
             alone_too = {"together": 0, "common_plan": self.plan.as_dict()["basis"]}
@@ -139,17 +141,17 @@ class InSequence:
         result = assemble(first, [with_scene_facts(outcome, first)], settings, start)
         return explain(replace(result, parameters={**result.parameters, **used}), listener)
 
-    def _reconstruct_alone(self, A: Any, y: torch.Tensor) -> Alone:
+    def _reconstruct_alone(self, A: Any, y: torch.Tensor) -> SingleFrame:
         """A frame alone, cached until its neighbors are done. If several workers need it, the first computes it."""
-        recent: dict[str, Future[Alone]] = self._recent  # type: ignore[attr-defined]
-        mine: Future[Alone] = Future()
+        recent: dict[str, Future[SingleFrame]] = self._recent  # type: ignore[attr-defined]
+        mine: Future[SingleFrame] = Future()
         key = hashlib.sha256(y.cpu().numpy().tobytes()).hexdigest()
         result = recent.setdefault(key, mine)
         if result is mine:
             for old in list(recent)[: -3 * REACH]:
                 recent.pop(old, None)
             try:
-                mine.set_result(alone(A, y, self.plan, seed=self.settings.seed))
+                mine.set_result(reconstruct_single_frame(A, y, self.plan, seed=self.settings.seed))
             except BaseException as error:
                 recent.pop(key, None)
                 mine.set_exception(error)

@@ -20,7 +20,7 @@ from torch import Tensor
 from cassi.choice.automatic import explore_snapshot, without_network
 from cassi.choice.chain import run_chains
 from cassi.choice.held_out import Split
-from cassi.choice.judge import accepts, is_better
+from cassi.choice.judge import Verdict, accepts, is_better
 from cassi.choice.noise import CameraNoise, fit_noise
 from cassi.choice.plan import Plan
 from cassi.choice.stages import State, Tv, Watch, alternating_stages
@@ -34,40 +34,39 @@ from cassi.settings import Settings
 from cassi.solvers.loop import Result, relative_norm
 
 HELD_OUT = 0.05  # share of the detector pixels of a frame
-ALONE = 150  # iterations of total variation for a frame alone, followed by `alternating_stages` without its last run
-TOGETHER = 75  # further iterations for a frame with its neighbors; 150 are 0.01 dB better
+# Iterations of total variation for a frame alone, followed by `alternating_stages` without its last run.
+SINGLE_FRAME_ITERS = 150
+MULTI_FRAME_ITERS = 75  # further iterations for a frame with its neighbors; 150 are 0.01 dB better
 SIGMA = 0.5  # strength of `alternating_stages`, times the root of the number of frames; 0.7 is 0.15 dB worse
 # Factor of the noise variance in its last run. The held-out error would favor 1, which is 0.1 to 0.4 dB worse, because
 # it includes errors of the motion; 16 is equal to 4 or up to 0.25 dB worse.
-NOISE_COUNTS = 4.0
-IMAGES = 4  # coefficient images used for estimating motion
+NOISE_FACTOR = 4.0
+FLOW_IMAGES = 4  # coefficient images used for estimating motion
 MISFIT_WIDTH = 2.0  # Gaussian width over which squared misfits are averaged [pixel]
 MAX_ERROR = 4.0  # of a predicted neighbor, in units of the held-out error of the frame; above it the motion is wrong
-USUAL = 2.0  # usual squared misfit of a neighbor, in units of that at the held-out pixels of the frame
+EXPECTED_MISFIT = 2.0  # usual squared misfit of a neighbor, in units of that at the held-out pixels of the frame
 
 
 @dataclass(frozen=True, eq=False)
-class Alone:
+class SingleFrame:
     """A frame reconstructed without its neighbors and without its held-out pixels.
 
     Attributes:
         split: the camera and the snapshot.
         state: of the solver at its end.
-        sharp: the cube (C, H, W), >= 0; motion from it instead of x gains 0.4 dB.
-        x: the cube of total variation, for comparison with that of frame and neighbors.
-        error: relative error of x at the held-out pixels.
-        missed: mean squared misfit there.
+        cube: (C, H, W), >= 0; motion from it instead of `tv_cube` gains 0.4 dB.
+        tv_cube: that of total variation, for comparison with that of frame and neighbors.
+        verdict: on `tv_cube`.
     """
 
     split: Split
     state: State
-    sharp: Tensor
-    x: Tensor
-    error: float
-    missed: float
+    cube: Tensor
+    tv_cube: Tensor
+    verdict: Verdict
 
 
-class Together(NamedTuple):
+class MultiFrame(NamedTuple):
     """A frame with this number of neighbors, the held-out errors of single and joint cube, and the plan.
 
     The plan is the common one with the stages of this frame, whose starts are in `stage_starts`.
@@ -93,26 +92,28 @@ def choose_common_plan(
     exploration = explore_snapshot(split, A.cube_shape[0] if wavelengths is None else wavelengths, noise, settings)
     plan = exploration.plan
     if noise.gain is None:  # estimated from the residual of total variation
-        state = Tv(ALONE).run(split.A_train, split.y_train, plan.problem(frames, exploration.brightness), None, Watch())
-        plan = replace(plan, noise=fit_noise(split, split.misfit(state.x.clamp(min=0)).square()))
+        problem = plan.problem(frames, exploration.brightness)
+        x = Tv(SINGLE_FRAME_ITERS).run(split.A_train, split.y_train, problem).x
+        plan = replace(plan, noise=fit_noise(split, split.verdict(x, imprint=False).squared))
     # coarse stages would blur what neighbors resolve
-    more = () if settings.prior == "tv" else alternating_stages(SIGMA, NOISE_COUNTS)[2:]
-    return replace(plan, stages=(Tv(TOGETHER), *(more if plan.learned is not None else without_network(more))))
+    more = () if settings.prior == "tv" else alternating_stages(SIGMA, NOISE_FACTOR)[2:]
+    return replace(plan, stages=(Tv(MULTI_FRAME_ITERS), *(more if plan.learned is not None else without_network(more))))
 
 
-def alone(A: Camera, y: Tensor, plan: Plan, *, seed: int = 0) -> Alone:
+def reconstruct_single_frame(A: Camera, y: Tensor, plan: Plan, *, seed: int = 0) -> SingleFrame:
     """Reconstruct a frame without neighbors, with a plan for measurements of this brightness."""
-    split, problem, first = Split.of(A, y, seed, HELD_OUT), plan.problem(y), Tv(ALONE)
-    state = first.run(split.A_train, split.y_train, problem, None, Watch())
-    x = state.x.clamp(min=0)
-    verdict = split.verdict(x)
-    chain = alternating_stages(1.0)[:4] if plan.learned is not None else without_network(alternating_stages(1.0)[:4])
-    chains = (chain,) if len(plan.stages) > 1 else ()
-    state, _ = run_chains(split, problem, state, chains, Watch(), verdict)
-    return Alone(split, state, state.x.clamp(min=0), x, verdict.error, float(verdict.squared.mean()))
+    split, problem = Split.of(A, y, seed, HELD_OUT), plan.problem(y)
+    tv = Tv(SINGLE_FRAME_ITERS).run(split.A_train, split.y_train, problem)
+    verdict = split.verdict(tv.x)
+    chain = alternating_stages(1.0)[:-1]
+    chain = chain if plan.learned is not None else without_network(chain)
+    state, _ = run_chains(split, problem, tv, (chain,) if len(plan.stages) > 1 else (), Watch(), verdict)
+    return SingleFrame(split, state, state.x.clamp(min=0), tv.x.clamp(min=0), verdict)
 
 
-def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, watch: Watch) -> Together | None:
+def reconstruct_multi_frame(
+    frame: SingleFrame, neighbors: Sequence[SingleFrame], plan: Plan, watch: Watch
+) -> MultiFrame | None:
     """Reconstruct a frame with its neighbors as further shots; None if that is not accepted.
 
     The held-out pixels of the frame must not become clearly worse, and those of all frames must improve: those of the
@@ -120,20 +121,19 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, watch: Watch)
     if held-out pixels allow. The network, trained with single shots, sees only the snapshot of the frame: on four
     sequences of six frames that gains 0.2 dB, while all snapshots lost up to 1.4 dB.
     """
-    if not bool(frame.sharp.any()):  # a black frame does not move
+    if not bool(frame.cube.any()):  # a black frame does not move
         return None
-    B = plan.vectors.to(frame.x)
-    followed = [(other, v) for other in neighbors if (v := _find_motion(frame, other, plan, B)) is not None]
-    if not followed or frame.state.run is None:
+    tracked = [(other, v) for other in neighbors if (v := _find_motion(frame, other, plan)) is not None]
+    if not tracked or frame.state.run is None:
         return None
     first = frame.split
-    split, variance = _as_shots(frame, followed, plan)
+    split, variance = _as_shots(frame, tracked, plan)
     problem = replace(plan.problem(first.y), variance=variance)
-    start = State(frame.sharp, replace(frame.state.run, e=torch.zeros_like(split.y)))
-    state = Tv(TOGETHER).run(split.A_train, split.y_train, problem, start, watch)
+    start = State(frame.cube, replace(frame.state.run, e=torch.zeros_like(split.y)))
+    state = Tv(MULTI_FRAME_ITERS).run(split.A_train, split.y_train, problem, start, watch)
     x = state.x.clamp(min=0)
-    before, after = (split.verdict(cube, imprint=False) for cube in (frame.x, x))
-    if not (accepts(first.verdict(x), first.verdict(frame.x)) and is_better(after, before)):
+    before, after = (split.verdict(cube, imprint=False) for cube in (frame.tv_cube, x))
+    if not (accepts(first.verdict(x), frame.verdict) and is_better(after, before)):
         return None
     strength, new = math.sqrt(len(split.y)), state
     chain = [stage.strengthened(strength) for stage in plan.stages[1:]]
@@ -147,35 +147,31 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, watch: Watch)
         accepted = False
     state = new if accepted else state
     result = Result(state.x.clamp(min=0), state.history, "stopped" if watch.over else "max_iters")
-    return Together(
-        result, len(followed), (before.error, after.error), replace(plan, stages=state.stages), state.stage_starts
+    return MultiFrame(
+        result, len(tracked), (before.error, after.error), replace(plan, stages=state.stages), state.stage_starts
     )
 
 
-def _find_motion(frame: Alone, other: Alone, plan: Plan, B: Tensor) -> Tensor | None:
+def _find_motion(frame: SingleFrame, other: SingleFrame, plan: Plan) -> Tensor | None:
     """The motion from a frame to a neighbor; None if the moved frame does not explain the snapshot of that."""
     seen = other.split
-    v = optical_flow(_images(other, B), _images(frame, B))
-    v = estimate_motion(seen.A_train, seen.y_train, frame.sharp, v, plan.noise.variance(seen.y))
-    predicted = MovingScene(frame.split.A, [v]).forward(frame.sharp)[0]
-    return v if relative_norm(seen.y - predicted, seen.y) <= MAX_ERROR * frame.error else None
+    B = plan.vectors[:FLOW_IMAGES].to(frame.cube)
+    v = optical_flow(analyse(other.cube, B).contiguous(), analyse(frame.cube, B).contiguous())
+    v = estimate_motion(seen.A_train, seen.y_train, frame.cube, v, plan.noise.variance(seen.y))
+    predicted = MovingScene(frame.split.A, [v]).forward(frame.cube)[0]
+    return v if relative_norm(seen.y - predicted, seen.y) <= MAX_ERROR * frame.verdict.error else None
 
 
-def _as_shots(frame: Alone, followed: Sequence[tuple[Alone, Tensor]], plan: Plan) -> tuple[Split, Tensor]:
+def _as_shots(frame: SingleFrame, tracked: Sequence[tuple[SingleFrame, Tensor]], plan: Plan) -> tuple[Split, Tensor]:
     """A frame and its neighbors with their motions as shots of one scene, and the variance of their snapshots.
 
     For neighbors, the local misfit of the moved frame is added to the variance.
     """
-    splits = [frame.split, *(other.split for other, _ in followed)]
-    A = MovingScene(frame.split.A, [None, *(v for _, v in followed)])
+    splits = [frame.split, *(other.split for other, _ in tracked)]
+    A = MovingScene(frame.split.A, [None, *(v for _, v in tracked)])
     y, held = torch.stack([split.y for split in splits]), torch.stack([split.held for split in splits])
-    misfit = gaussian_blur((y - A.forward(frame.x)).square(), MISFIT_WIDTH)
-    unexplained = (misfit - USUAL * frame.missed).clamp(min=0)
+    misfit = gaussian_blur((y - A.forward(frame.tv_cube)).square(), MISFIT_WIDTH)
+    unexplained = (misfit - EXPECTED_MISFIT * float(frame.verdict.squared.mean())).clamp(min=0)
     unexplained[0] = 0
     variance = plan.noise.variance(y) + unexplained
     return Split(A, y, held, A.leave_out(~held), y.masked_fill(held, 0)), variance
-
-
-def _images(frame: Alone, B: Tensor) -> Tensor:
-    """Coefficient images for estimating motion."""
-    return analyse(frame.sharp, B)[:IMAGES].contiguous()
