@@ -80,9 +80,9 @@ def test_at_the_command_line(tmp_path, bench, capsys, monkeypatch):
         assert h.attrs["unit"] == "reflectance"
         assert np.median(h["cube"][:, 8:-8, 6:18]) == pytest.approx(0.3, rel=0.1)
     found = FoundCamera(0.9 * A.mask.numpy(), tuple(range(C)), CameraModel(), True)
-    seen, solve = [], pipeline.solve
+    seen, solve = [], pipeline.solve_by_name
     monkeypatch.setattr("cassi.calibration.found_camera.find_camera", lambda m, **settings: found)
-    monkeypatch.setattr(pipeline, "solve", lambda A, y, **k: seen.append(A.mask.numpy()) or solve(A, y, **k))
+    monkeypatch.setattr(pipeline, "solve_by_name", lambda A, y, **k: seen.append(A.mask.numpy()) or solve(A, y, **k))
     assert run("reconstruct", [*words, "--align", "--overwrite"], "reconstruct.py") == 0
     assert len(seen) == 2 and all(np.array_equal(mask, found.mask) for mask in seen), "one camera took both"
 

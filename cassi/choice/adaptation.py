@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from cassi.choice.stages import (
+    TV_ITERS,
     Learned,
     Problem,
     Stage,
@@ -27,6 +28,7 @@ from cassi.choice.stages import (
 from cassi.errors import InputError
 from cassi.optics.cropping import crop, croppable
 from cassi.optics.protocol import Camera
+from cassi.priors.learned import MULTIPLE
 from cassi.priors.spectral_basis import analyse, synthesise
 from cassi.solvers.loop import Record, Result
 from cassi.solvers.unrolled import error, unrolled
@@ -83,7 +85,7 @@ class Adapt(Stage):
     @property
     def before(self) -> tuple[Stage, ...]:
         """The stages of the default solver up to its second network."""
-        return Tv(200), *alternating_stages(self.sigma)[:3]
+        return Tv(TV_ITERS), *alternating_stages(self.sigma)[:3]
 
     def after(self, noise: float | None) -> tuple[Stage, ...]:
         """The stages that follow with the trained network; noise counts as it did in the cube it was trained on."""
@@ -122,10 +124,12 @@ class Adapt(Stage):
 
 
 class Adam:
-    """Kingma & Ba (2015), with beta = 0.9, 0.99. `torch.optim` would load a compiler that prints at exit.
+    """Kingma & Ba (2015). `torch.optim` would load a compiler, which takes six seconds.
 
-    w <- w - rate m / (1 - 0.9^t) / (sqrt(v / (1 - 0.99^t)) + 1e-8),   m <- 0.9 m + 0.1 g,   v <- 0.99 v + 0.01 g^2
+    m <- a m + (1 - a) g,   v <- b v + (1 - b) g^2,   w <- w - rate m / (1 - a^t) / (sqrt(v / (1 - b^t)) + 1e-8)
     """
+
+    BETAS = 0.9, 0.99  # a, b
 
     def __init__(self, weights: list[torch.nn.Parameter]) -> None:
         self.weights, self.t = [(w, torch.zeros_like(w), torch.zeros_like(w)) for w in weights], 0
@@ -134,12 +138,12 @@ class Adam:
     def step(self, rate: float) -> None:
         """One step along the gradients, which are None after it."""
         self.t += 1
-        a, b = 1 - 0.9**self.t, 1 - 0.99**self.t
+        a, b = self.BETAS
         for w, m, v in self.weights:
             if w.grad is not None:
-                m.lerp_(w.grad, 0.1)
-                v.lerp_(w.grad.square(), 0.01)
-                w.addcdiv_(m, (v / b).sqrt_().add_(1e-8), value=-rate / a)
+                m.lerp_(w.grad, 1 - a)
+                v.lerp_(w.grad.square(), 1 - b)
+                w.addcdiv_(m, (v / (1 - b**self.t)).sqrt_().add_(1e-8), value=-rate / (1 - a**self.t))
                 w.grad = None
 
 
@@ -190,7 +194,7 @@ def _simulate_snapshots(
 def _random_strip(A: Camera, e: Example, generator: torch.Generator) -> tuple[Camera, Example]:
     """Draw rows of an example that are lit, about `PIXELS` pixels: a camera of their own, as rows do not mix."""
     height, width = A.cube_shape[-2:]
-    count = min(height, max(8, math.ceil(PIXELS / width / 8) * 8))
+    count = min(height, max(1, math.ceil(PIXELS / width / MULTIPLE)) * MULTIPLE)
     lit = (e.y.abs().reshape(-1, *e.y.shape[-2:]).amax((0, -1)) > 0) & (e.truth.amax((0, -1)) > 0)
     if count == height or not croppable(A) or not lit.any():
         return A, e

@@ -39,7 +39,7 @@ from cassi.choice.held_out import Split
 from cassi.choice.noise import PILOT_ITERS, CameraNoise, estimate_noise, fit_noise, pilot_basis
 from cassi.choice.outcome import Evidence, Outcome
 from cassi.choice.plan import Plan
-from cassi.choice.stages import PATCH, Learned, Problem, State, Tv, Watch, alternating_stages
+from cassi.choice.stages import PATCH, TV_ITERS, Learned, Problem, State, Tv, Watch, alternating_stages
 from cassi.choice.uncertainty import bootstrap, standard_deviation
 from cassi.kernels.covariance import covariance_sum
 from cassi.optics.cropping import Block, crop, croppable, highest_variance_window
@@ -54,6 +54,7 @@ WINDOW = 320  # side of the part of a larger frame on which its plan is chosen [
 # Of training the network, for quality "best": on five CAVE windows 60 gain 0.39 dB on average, 120 gain 0.45; 100 take
 # 80 s on two cores at 256 x 256.
 ADAPT_STEPS = 100
+MORE_ITERS = {"fast": 50, "default": 300, "best": 1500}  # of total variation, where it stays the only prior
 
 
 def without_network(chain: Chain) -> Chain:
@@ -65,7 +66,7 @@ def default_stages(A: Camera, settings: Settings) -> tuple[Tv, tuple[Chain, ...]
     """The stages of the default solver for this camera: total variation, and the chains that may follow."""
     if settings.num_iters is not None:
         return Tv(int(settings.num_iters)), ()
-    first, more = {"fast": (100, 50), "default": (200, 300), "best": (200, 1500)}[settings.quality]
+    first = TV_ITERS // 2 if settings.quality == "fast" else TV_ITERS
     strength = math.sqrt(A.num_shots)
     # coarse stages would blur what extra shots resolve: four are 0.4 dB better without, on ten CAVE windows with noise
     chain: Chain = alternating_stages(strength) if A.num_shots == 1 else alternating_stages(strength)[2:]
@@ -75,7 +76,7 @@ def default_stages(A: Camera, settings: Settings) -> tuple[Tv, tuple[Chain, ...]
     elif learned_prior(A, settings) is None:
         chain = without_network(chain)
     best: Chain = (*chain, Adapt(strength, ADAPT_STEPS)) if settings.quality == "best" and Learned() in chain else chain
-    chains = (best, chain, without_network(chain), (Tv(more),))
+    chains = (best, chain, without_network(chain), (Tv(MORE_ITERS[settings.quality]),))
     return Tv(first), tuple(dict.fromkeys(chain for chain in chains if chain))
 
 

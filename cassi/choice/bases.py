@@ -23,6 +23,7 @@ from torch import Tensor
 
 from cassi.choice.held_out import Split
 from cassi.choice.judge import is_better
+from cassi.choice.noise import PILOT_ITERS
 from cassi.choice.stages import Problem, Tv
 from cassi.kernels.covariance import covariance_sum
 from cassi.kernels.smoothing import gaussian_blur
@@ -30,7 +31,6 @@ from cassi.priors.spectral_basis import principal_basis, smooth_basis
 
 SCENE_COMPONENTS = 10  # of a basis that is learned from a cube
 SCENE, NARROW = f"scene-{SCENE_COMPONENTS}", f"narrow-{SCENE_COMPONENTS}"
-TRIAL_ITERS = 80  # of total variation, of a run that is only compared
 # RMS of v_c over its median in bands nearby, above which a basis for narrow-band light is tried: at most 1.8 on 13
 # measured scenes with and without noise and five of another kind, 3.5 and more for a spot and for LED light.
 MIN_NARROWNESS = 2.5
@@ -60,7 +60,7 @@ def choose_basis(
         return name, vectors, (BasisError(name, None),)
     errors, chosen, best = [], "", None
     for name, vectors in bases.items():
-        x = Tv(TRIAL_ITERS).run(split.A_train, split.y_train, replace(problem, basis=vectors)).x
+        x = Tv(PILOT_ITERS).run(split.A_train, split.y_train, replace(problem, basis=vectors)).x
         verdict = split.verdict(x, imprint=False)
         errors.append(BasisError(name, verdict.error))
         if best is None or is_better(verdict, best):
@@ -84,4 +84,4 @@ def narrow_basis(split: Split, problem: Problem) -> Tensor:
     variance = torch.full_like(y, (NOISE * float(y.mean())) ** 2)
     basis = smooth_basis(bands if problem.axis is None else problem.axis, bands)
     free = replace(problem, basis=basis, variance=variance)
-    return scene_basis(Tv(TRIAL_ITERS).run(split.A_train, y, free).x)
+    return scene_basis(Tv(PILOT_ITERS).run(split.A_train, y, free).x)

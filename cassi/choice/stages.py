@@ -21,7 +21,7 @@ from torch import Tensor
 from cassi.choice.judge import Verdict, is_smaller
 from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera
-from cassi.priors.learned import LearnedPrior
+from cassi.priors.learned import LearnedPrior, Size
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
 from cassi.priors.spectral_basis import analyse, coefficient_weights, smooth_basis, synthesise
 from cassi.settings import Progress
@@ -31,6 +31,7 @@ from cassi.solvers.subspace_tv import MAX_MOMENTUM, SubspaceState, subspace_tv
 from cassi.solvers.unrolled import unrolled
 
 TOL = 2e-5  # relative change per iteration at which a cube counts as converged
+TV_ITERS = 200  # of total variation, before other priors
 PATCH = 5  # side of the patches that are compared [pixel]
 # Of the reference patches [pixel], for one shot and for several: 4 takes half as much time again as 5, and gains
 # 0.06 dB for one shot, 0.3 to 0.9 dB with noise for several, whose residual is little but noise.
@@ -38,6 +39,7 @@ STRIDE, STRIDE_OF_SEVERAL = 5, 4
 # How many times the variance of the noise may count beside the non-local prior, in the order of trials, and iterations
 # of a trial: 16 are as good as 12, with 8 half of the gain is lost.
 NOISE_FACTORS, TRIAL_ITERS = (1.0, 4.0, 16.0), 12
+SHORT_ITERS, LONG_ITERS = 12, 56  # of the non-local prior, before a network and after the last one
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +179,7 @@ class Watch:
     def spend(self, cost: float) -> bool:
         """Count one more iteration, of this cost; whether it was the last."""
         now = time.perf_counter()
-        self.late = now + 1.5 * (now - self.last) > self.deadline  # the next takes as long
+        self.late = now + (now - self.last) > self.deadline  # the next takes as long
         self.seconds += now - self.last
         self.last = now
         self.spent += cost
@@ -308,7 +310,7 @@ class NonLocal(Stage):
             solve(num_iters=1, variance=problem.variance, state=start)  # makes filters that do not depend on `noise`
         noise, num_iters, cost = self.noise or 1.0, self.num_iters, self.ITERATION + self.MATCH / self.num_iters
         if self.noise is None and problem.verdict is not None and num_iters > TRIAL_ITERS:
-            best, initial, end = None, start, watch.spent + 3 * TRIAL_ITERS * cost
+            best, initial, end = None, start, watch.spent + len(NOISE_FACTORS) * TRIAL_ITERS * cost
             for count in NOISE_FACTORS:
                 result, run = solve(
                     num_iters=TRIAL_ITERS, variance=count * problem.variance, state=initial,
@@ -334,7 +336,7 @@ class Learned(Stage):
     key, name, words = "learned", "learned", "a learned prior"
     needs_network = per_frame = True
     STAGE = 30.0  # cost
-    cost = 4 * STAGE
+    cost = Size.stages * STAGE
 
     def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
         if problem.learned is None or state is None:
@@ -360,4 +362,5 @@ def alternating_stages(strength: float, noise: float | None = None) -> tuple[Sta
     On ten CAVE cubes strengths of 1, 1/2 and 1/4 are 0.06 dB better at 10,000 electrons and 0.18 dB at 1,000 than 1/2,
     1/4 and 1/4; without noise, and on five of KAIST, equally good.
     """
-    return NonLocal(strength, 12), Learned(), NonLocal(strength / 2, 12), Learned(), NonLocal(strength / 4, 56, noise)
+    first, second = NonLocal(strength, SHORT_ITERS), NonLocal(strength / 2, SHORT_ITERS)
+    return first, Learned(), second, Learned(), NonLocal(second.sigma / 2, LONG_ITERS, noise)

@@ -18,6 +18,7 @@ EVEN = 8.0  # standard deviation within which the light on a white reference is 
 MAX_UNEVEN = 0.25  # of a board: lamps and vignetting stay below 0.1, scenes above 0.3
 WEAK = 0.1  # of the brightest band: with less light than that, reflectance is mostly noise
 MAX_REFLECTANCE, SOME = 1.2, 0.001  # the share of values above it that is worth a word
+DEGREE = 4  # of the polynomial of smooth light
 DARK = 0.02  # of the brightest: where less light falls, nothing is said of the scene
 
 
@@ -96,7 +97,9 @@ def unevenness(brightness: np.ndarray) -> float:
     s = ndimage.gaussian_filter(brightness.astype(np.float64), 2.0, mode="nearest")
     lit = s >= DARK * s.max()
     rows, columns = np.meshgrid(*(np.linspace(-1, 1, size) for size in s.shape), indexing="ij")
-    basis = np.stack([rows[lit] ** i * columns[lit] ** j for i in range(5) for j in range(5 - i)], axis=1)
+    basis = np.stack(
+        [rows[lit] ** i * columns[lit] ** j for i in range(DEGREE + 1) for j in range(DEGREE + 1 - i)], axis=1
+    )
     log = np.log(s[lit])
     fit = basis @ np.linalg.lstsq(basis, log, rcond=None)[0]
     return float(np.sqrt(np.mean((log - fit) ** 2)))
