@@ -26,6 +26,7 @@ class Keywords(TypedDict, total=False):
     wavelengths: str | Sequence[float] | Array | None
     bad_pixels: Array | None
     black_level: float | None
+    dark: PathLike | Array | None
     camera: str | FoundCamera
     psf: float | Array | None
     gain: float | None

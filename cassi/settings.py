@@ -215,6 +215,12 @@ class Settings:
         "0 keeps it)", "--black-level", group=CAMERA, value="VALUE", type=number,
     )  # fmt: skip
     """In the unit of y; None: estimated (`choice["black_level"]`); 0: nothing is subtracted."""
+    dark: PathLike | Array | None = setting(
+        None, "frames without light at the exposure of the snapshot, subtracted from it and from the white reference: "
+        "a file with one or a stack, or a folder; the black level then is 0", "--dark", group=CAMERA, value="FILE",
+        excludes=("black_level",), why="a dark frame holds it", reads=True, recorded=False,
+    )  # fmt: skip
+    """Or an array (H, W'), in counts where y was read from counts."""
     camera: str | FoundCamera = setting(
         "find", "find: where the mask lies and how sharp it is are found from the snapshot, and used where the "
         "evidence is clear (default); as-given: the mask as it is; align: only its place and the dispersion are found; "

@@ -166,7 +166,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("--calibration", "corrects the raw counts, brings mask, bands and bad pixels; see the subcommand "
                 "calibrate", value="FILE", default=[], nargs="+", reads=True, why="it brings these along",
                 excludes=("mask", "mask_key", "turn_mask", "num_bands", "step", "wavelengths", "bad_pixels",
-                    "bit_depth", "black_level", "saturation")),
+                    "bit_depth", "black_level", "dark", "saturation")),
             Option("--output", "the result: .h5, .mat or .tif (default: NAME_cube.h5); of many "
                 "snapshots a folder", value="FILE"),
             Option("--overwrite", "replace an existing result"),

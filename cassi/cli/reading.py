@@ -10,6 +10,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from cassi.calibration.dark_frame import less_dark, read_dark
 from cassi.calibration.estimate import Calibration, calibrated_frame_count, read_calibrated
 from cassi.choice.noise import CameraNoise
 from cassi.cli.options import check, values_for
@@ -34,6 +37,7 @@ class Reading:
     turn_mask: bool = False
     gain: float | None = None  # electrons per stored count, or per unit of floats that are no counts
     read_noise: float | None = None  # electrons
+    dark: np.ndarray | None = None  # (H, W') counts without light
 
     def __call__(self, path: str | tuple[str, ...], frames: int | slice | None = None) -> Measurement:
         """Of a file, or of one for each shot; `frames` counts scenes, whose shots follow each other in a stack."""
@@ -52,6 +56,7 @@ class Reading:
             m = read_calibrated(path, calibration=self.calibrations[k], frames=frames, key=self.each[k].key)
         else:
             m = open_measurement(path, self.each[k]).read(frames)
+        m = m if self.dark is None else less_dark(m, self.dark)
         return self._with_noise(self._with_mask(m))
 
     def _with_noise(self, m: Measurement) -> Measurement:
@@ -116,7 +121,7 @@ def make_task(args: argparse.Namespace, files: Sequence[str]) -> Task:
     check("reconstruct", args, [SHOTS] * (shots > 1) + [MANY] * many)
     found = [files[0]]
     if many or shots > 1:  # of one shot in the order of the numbers in their names
-        others = [*args.mask, *args.calibration, *filter(None, [args.bad_pixels])]
+        others = [*args.mask, *args.calibration, *filter(None, [args.bad_pixels, args.dark])]
         found = [str(file) for file in find_files(files, others)]
     read = _reading(args, found, shots, together=many or shots > 1)
     one = len(files) == 1 and found == list(files)
@@ -140,7 +145,7 @@ def _settings(args: argparse.Namespace) -> Settings:
     """The settings that have an option of their name, but for those that reading takes care of."""
     at_reading = {"white", *(field.name for cls in (Reading, ReadOptions, Levels) for field in fields(cls))}
     values = {name: value for name, value in values_for(Settings, args).items() if name not in at_reading}
-    values["black_level"] = None if args.black_level is None else 0.0  # reading subtracts it
+    values["black_level"] = None if args.black_level is None and args.dark is None else 0.0  # reading subtracts it
     if args.camera in ("dd", "cacti"):
         values["camera"] = "as-given"  # reading takes care of it
     if args.align or args.calibration:
@@ -163,7 +168,8 @@ def _reading(args: argparse.Namespace, files: Sequence[str], shots: int, *, toge
             levels = shared_levels(files, each[0])
         each = tuple(replace(one, levels=levels) for one in each)
     calibrations = tuple(Calibration.load(path) for path in args.calibration)
-    return Reading(each, calibrations, args.turn_mask, args.gain, args.read_noise)
+    dark = None if args.dark is None else read_dark(args.dark)
+    return Reading(each, calibrations, args.turn_mask, args.gain, args.read_noise, dark)
 
 
 def _frames(args: argparse.Namespace, files: Sequence[str], read: Reading, *, one: bool) -> list[Frame]:

@@ -140,6 +140,7 @@ class OpenedMeasurement:
             read_noise=_number(container, "read_noise"),
             notes=tuple(Note(note) for note in notes),
             stored=(counts.black, counts.scale),
+            transposed=self.layout.transposed,
             source=container.path.name,
             sha256=file_sha256(container.path),
         )

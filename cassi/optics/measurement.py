@@ -71,6 +71,7 @@ class Measurement:
         read_noise: standard deviation of the read noise [electrons], or None where unknown.
         notes: what was inferred or changed, one plain sentence each.
         stored: black level b and counts per unit s of what the file holds, b + s y.
+        transposed: the file holds rows and columns the other way round.
         source: name of the file.
         sha256: its SHA-256, hexadecimal.
         shots: K, if each scene was imaged K times, each time through another mask; else None.
@@ -90,6 +91,7 @@ class Measurement:
     read_noise: float | None = None
     notes: tuple[str, ...] = ()
     stored: tuple[float, float] = (0.0, 1.0)
+    transposed: bool = False
     source: str = ""
     sha256: str = ""
     shots: int | None = None

@@ -57,7 +57,7 @@ from cassi.photograph.picture import SidePicture
 from cassi.running.concerns import measurement_concerns, result_concerns
 from cassi.running.progress import CAMERA, SIDE, WHITE, run_label
 from cassi.running.result import Finished, Reconstruction
-from cassi.running.scene import Scene, open_files, prepare
+from cassi.running.scene import Scene, open_files, prepare, without_dark
 from cassi.running.white import check_white, reflectance, white_concerns
 from cassi.settings import Progress, Settings
 from cassi.solvers.loop import Monitor, relative_norm
@@ -90,7 +90,9 @@ class Listener:
 
 def reconstruct_measurement(m: Measurement, settings: Settings, listener: Listener = Listener()) -> Reconstruction:
     """Reconstruct a measurement as the settings say."""
-    start, opened = time.perf_counter(), open_files(settings)
+    start = time.perf_counter()
+    m, settings = without_dark(m, settings)
+    opened = open_files(settings)
     m = check(m, settings, listener)
     scene = prepare_scene(m, opened, listener)
     outcomes = solve_frames(scene, opened, listener, start)

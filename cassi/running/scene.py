@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cassi.calibration.dark_frame import less_dark, read_dark
 from cassi.calibration.found_camera import FoundCamera
 from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import Plan
@@ -127,9 +128,10 @@ def prepare_camera(A: Camera, measurement: Array, settings: Settings) -> Scene:
     if A.dtype not in (torch.float32, torch.float64):
         raise InputError(f"a camera computes in float32 or float64, got {A.dtype}; build it from such a mask")
     pin_float32(A.device)
-    names = ("shifts", "step", "num_bands", "psf")
+    names = ("shifts", "step", "num_bands", "psf", "dark")
     if twice := [name for name in names if getattr(settings, name) is not None]:
-        raise InputError(f"the camera brings its own geometry and blur along; leave out {', '.join(twice)}")
+        what = "a camera brings its own geometry and blur along, and a dark frame is subtracted before"
+        raise InputError(f"{what}; leave out {', '.join(twice)}")
     if isinstance(measurement, Measurement | str | os.PathLike):
         raise InputError("a Measurement or its file brings its own mask along; give its y beside a camera")
     shape = tuple(A.measurement_shape)
@@ -310,6 +312,16 @@ def plain(value: Array | float | None) -> Any:
         return np.asarray(value) if isinstance(value, list) else value
     value = value.detach().cpu()
     return (value.float() if value.dtype == torch.bfloat16 else value).numpy()  # NumPy has no bfloat16
+
+
+def without_dark(m: Measurement, settings: Settings) -> tuple[Measurement, Settings]:
+    """Measurement and white reference less the dark frame, as settings that leave no black level have them."""
+    if settings.dark is None:
+        return m, settings
+    dark = settings.dark
+    D = read_dark(dark) if isinstance(dark, str | os.PathLike) else np.asarray(plain(dark))
+    white = None if settings.white is None else less_dark(settings.white, D)
+    return less_dark(m, D), replace(settings, dark=None, black_level=0.0, white=white)
 
 
 def open_files(settings: Settings) -> Settings:

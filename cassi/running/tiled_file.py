@@ -30,7 +30,7 @@ from cassi.running.pipeline import Listener, check, explain, prepare_scene, sett
 from cassi.running.progress import TILES, reporting, tiled_steps
 from cassi.running.reconstruct import list_settings, warn_caller
 from cassi.running.result import Finished
-from cassi.running.scene import load, open_files
+from cassi.running.scene import load, open_files, without_dark
 from cassi.running.tiling import REACH, Solve, solve_tiled
 from cassi.settings import TILE, PathLike, Progress, Settings
 from cassi.solvers.loop import Record, Result
@@ -104,8 +104,10 @@ def tile_measurement(
     overwrite: bool = False,
 ) -> TiledResult:
     """The same of a measurement that is read."""
-    start, opened = time.perf_counter(), open_files(settings)
     settings.check_together(TILE, tile)
+    start = time.perf_counter()
+    m, settings = without_dark(m, settings)
+    opened = open_files(settings)
     if m.y.ndim != (2 if m.shots is None else 3):
         raise InputError(
             f"tiles are for single scenes (H, W') or (K, H, W'), got {m.y.shape}; give one frame at a time"
