@@ -44,7 +44,7 @@ def bench(counts, tmp_path_factory):
 
 def test_what_is_left_is_the_light(counts, bench):
     """By hand: counts less dark, over full scale; whatever black level reading took off before."""
-    A, dark, scene, _ = counts
+    _A, dark, scene, _ = counts
     options = {"mask": bench / "mask.npy", "num_bands": C}
     m = less_dark(read_measurement(bench / "scene.png", **options), read_dark(bench / "dark.npy"))
     stored, scale = read_measurement(bench / "scene.png", **options).stored
@@ -58,7 +58,7 @@ def test_what_is_left_is_the_light(counts, bench):
 
 
 def test_file_and_arrays_library_and_command_line_agree(counts, bench, capsys):
-    A, dark, scene, white = counts
+    A, dark, scene, _white = counts
     cube = bench / "cube.h5"
     words = ["--measurement", str(bench / "scene.png"), "--mask", str(bench / "mask.npy"), "--num-bands", str(C)]
     words += ["--step", "1", "--white", str(bench / "white.png"), "--dark", str(bench / "dark.npy"), *HOW]
@@ -95,7 +95,7 @@ def test_a_detector_that_is_read_the_other_way_round(counts, bench, tmp_path):
 
 def test_in_tiles_many_and_by_a_plan(counts, bench, tmp_path, capsys):
     """A folder whose dark frame lies in it: the frame is no snapshot, and each cube is that of a single run."""
-    A, _, scene, _ = counts
+    _, _, scene, _ = counts
     folder = tmp_path / "night"
     folder.mkdir()
     for name in ("a", "b"):
