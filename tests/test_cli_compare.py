@@ -105,6 +105,11 @@ def test_figures_for_papers(tmp_path, capsys):
     assert main([*command, "--no-markers"]) == 0
     assert (tmp_path / "a_cube.h5").stat().st_mtime_ns == written
     assert Image.open(tmp_path / "a_figures" / "summary.png").size[0] == pytest.approx(3 * small, abs=3)
-    for option, value in (("--figure-format", "bmp"), ("--pixel-size", "3"), ("--pixel-size", "0mm")):
+    for option, value in (
+        ("--figure-format", "bmp"),
+        ("--pixel-size", "3"),
+        ("--pixel-size", "0mm"),
+        ("--dpi", "9999"),
+    ):
         with pytest.raises(SystemExit):
             main([*command, option, value])

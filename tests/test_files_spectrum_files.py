@@ -23,7 +23,7 @@ TABLES = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1", "utf-16"])
 def test_tables_of_any_program(tmp_path, name, encoding):
     (tmp_path / "a.csv").write_bytes(TABLES[name].encode(encoding, errors="replace"))
     nm, values = read_spectrum(tmp_path / "a.csv")

@@ -10,6 +10,7 @@ from messages import refuses
 from cassi.errors import OutputError
 from cassi.looking.regions import Region, read_regions, spectrum_of, write_regions, write_spectra
 from cassi.looking.report_data import ReportData
+from cassi.looking.spectrum_comparison import compare_spectra
 
 CUBE = np.random.default_rng(0).random((3, 12, 15)).astype(np.float32)
 NM = np.array([450.0, 550.0, 650.0])
@@ -51,8 +52,14 @@ def test_spectrum_spread_and_error_bar():
     np.testing.assert_allclose(found.std, picked.std(1), rtol=1e-5)
     np.testing.assert_allclose(found.error, picked.mean(1) / 10, rtol=1e-6)
     np.testing.assert_allclose(spectrum_of(data, TRIANGLE, of=data.truth).mean, 2 * picked.mean(1), rtol=1e-6)
+    assert not found.is_cut
     with refuses():
         spectrum_of(data, Region(((50, 50), (60, 50), (60, 60)), "far"))
+    with refuses():
+        spectrum_of(data, Region(((5.1, 5.1), (5.2, 5.1), (5.2, 5.2)), "smaller than a pixel"))
+    corner = spectrum_of(data, Region.at("0,0,5"))
+    assert (corner.num_pixels, corner.is_cut) == (9, True)
+    assert "outside of the scene" in str(compare_spectra(corner, CUBE[:, 0, 0]))
 
 
 def test_files_read_back(tmp_path):

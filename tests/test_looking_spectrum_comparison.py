@@ -44,6 +44,8 @@ def test_what_cannot_be_compared():
         compare_spectra(FOUND, Spectrum(np.array([700.0, 800.0]), np.ones(2)))
     with refuses():
         compare_spectra(FOUND, Spectrum(np.array([400.0, 800.0]), np.zeros(2)))
+    with refuses():  # an absorbance, say: it would fit perfectly, upside down
+        compare_spectra(FOUND, Spectrum(np.array([400.0, 800.0]), -np.ones(2)))
     unnamed = spectrum_of(ReportData(np.ones((4, 6, 6))), Region.at("1,1"))
     with refuses():
         compare_spectra(unnamed, Spectrum(np.array([400.0, 800.0]), np.ones(2)))

@@ -56,11 +56,11 @@ def compare_places(args: argparse.Namespace) -> int:
     else:
         table = read_spectrum(args.reference)
         compared = [compare_spectra(one, table, scaled=not args.unscaled) for one in spectra]
-    for one in compared:
-        say(args, str(one))
     if args.csv is not None:
         write_spectra(args.csv, spectra, overwrite=args.overwrite)
     if args.figure is not None:
         with replacing(args.figure, args.overwrite) as temporary:
             spectra_figure(compared, name=Path(args.reference).name).savefig(temporary, dpi=150)
+    for one in compared:  # after the files are written: what reads this may close early
+        say(args, str(one))
     return 0

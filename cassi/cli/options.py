@@ -25,6 +25,7 @@ from cassi.settings import (
 )  # fmt: skip
 from cassi.version import PROGRAM
 
+MAX_DPI = 2400  # more than journals ask for; memory grows with its square
 EXIT_CODES = "exit codes: 0 done, 1 the computation failed, 2 the input or the output cannot be used, 130 interrupted"
 
 
@@ -130,6 +131,13 @@ def formats(text: str) -> tuple[str, ...]:
     return found
 
 
+def dpi(text: str) -> int:
+    """Pixels per inch."""
+    if not 1 <= count(text) <= MAX_DPI:
+        raise argparse.ArgumentTypeError(f"expected at most {MAX_DPI} pixels per inch, got {text}")
+    return count(text)
+
+
 def length(text: str) -> tuple[float, str]:
     """A length and its unit from "2.5um"."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(nm|[uµμ]m|mm|cm|m|km)\s*", text)
@@ -199,7 +207,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
         "figures for papers and talks": (
             Option("--figure-format", "png, pdf, svg: one or several, with commas (default: png)",
                 value="FORMATS", type=formats, default=("png",), excludes=(MANY,)),
-            Option("--dpi", "pixels per inch (default: 120)", value="N", type=count, default=120, excludes=(MANY,)),
+            Option("--dpi", "pixels per inch (default: 120)", value="N", type=dpi, default=120, excludes=(MANY,)),
             Option("--pixel-size", "of the scene, for a scale bar: 2.5um, 0.1mm, 3m", value="LENGTH", type=length,
                 excludes=(MANY,)),
             Option("--tinted", "bands in the color of their light, in place of grey", excludes=(MANY,)),

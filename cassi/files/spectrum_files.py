@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 from pathlib import Path
@@ -41,13 +42,15 @@ def read_spectrum(path: str | os.PathLike[str]) -> Spectrum:
     """
     path = Path(path)
     try:
-        data = path.open("rb").read(MAX_TABLE_BYTES + 1)
+        with path.open("rb") as file:
+            data = file.read(MAX_TABLE_BYTES + 1)
     except OSError as error:
         raise InputError(f"{path}: {str(error.strerror).lower()}") from error
-    if len(data) > MAX_TABLE_BYTES or b"\0" in data:
+    wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # "Unicode text" of spreadsheets
+    if len(data) > MAX_TABLE_BYTES or (b"\0" in data and not wide):
         raise InputError(f"{path}: expected a table of wavelength and value as text; export it as .csv")
     try:
-        text = data.decode("utf-8-sig")
+        text = data.decode("utf-16" if wide else "utf-8-sig")
     except UnicodeDecodeError:
         text = data.decode("latin-1")
     lines = [line.strip() for line in text.splitlines() if line.strip()]

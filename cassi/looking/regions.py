@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from matplotlib.path import Path as Outline
 
-from cassi.errors import InputError
+from cassi.errors import InputError, one_line
 from cassi.files.atomic import write_text
 from cassi.looking.drawing import band_name
 from cassi.looking.report_data import CubeLike, ReportData
@@ -67,8 +67,14 @@ class Region:
         centers = np.column_stack([rows.ravel() + 0.5, columns.ravel() + 0.5])
         picked = Outline(np.array(self.corners)).contains_points(centers).reshape(height, width)
         if not picked.any():
-            raise InputError(f"region {self.name!r} contains no pixel of the scene, {height} x {width} px; enlarge it")
+            cure = "move it into the scene" if self.reaches_out(height, width) else "enlarge it"
+            raise InputError(f"region {self.name!r} contains no pixel of the scene, {height} x {width} px; {cure}")
         return np.asarray(picked)
+
+    def reaches_out(self, height: int, width: int) -> bool:
+        """Whether a part of it lies outside of the scene."""
+        corners = np.array(self.corners)
+        return bool((corners < 0).any() or (corners > (height, width)).any())
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +85,7 @@ class RegionSpectrum:
         mean, std: over its pixels; std of a single pixel is 0.
         error: mean of the standard deviations stated by the reconstruction, or None. It is not divided by the root of
             the number of pixels, because errors of neighbors are correlated.
-        num_pixels: of the region.
+        num_pixels: of the region, as far as it lies in the scene.
         wavelengths: (C,) [nm], or None.
     """
 
@@ -90,6 +96,7 @@ class RegionSpectrum:
     num_pixels: int
     wavelengths: np.ndarray | None
     unit: str
+    is_cut: bool = False  # a part of the region lies outside of the scene
 
 
 def spectrum_of(data: ReportData, region: Region, *, of: CubeLike | None = None) -> RegionSpectrum:
@@ -108,7 +115,8 @@ def spectrum_of(data: ReportData, region: Region, *, of: CubeLike | None = None)
         >>> found.num_pixels, found.mean.tolist()
         (9, [1.0, 1.0, 1.0])
     """
-    picked = region.inside(*data.cube.shape[1:])
+    height, width = data.cube.shape[1:]
+    picked, is_cut = region.inside(height, width), region.reaches_out(height, width)
     (top, bottom), (left, right) = ((int(n.min()), int(n.max()) + 1) for n in np.nonzero(picked))
     part, within = (slice(None), slice(top, bottom), slice(left, right)), picked[top:bottom, left:right]
     values = np.asarray((data.cube if of is None else of)[part])[:, within].astype(np.float64)
@@ -116,7 +124,7 @@ def spectrum_of(data: ReportData, region: Region, *, of: CubeLike | None = None)
     if of is None and data.uncertainty is not None:
         error = np.asarray(data.uncertainty[part])[:, within].astype(np.float64).mean(1)
     count, nm = values.shape[1], data.wavelengths
-    return RegionSpectrum(region, values.mean(1), values.std(1), error, count, nm, data.unit)
+    return RegionSpectrum(region, values.mean(1), values.std(1), error, count, nm, data.unit, is_cut)
 
 
 def read_regions(path: str | os.PathLike[str]) -> list[Region]:
@@ -143,7 +151,7 @@ def read_regions(path: str | os.PathLike[str]) -> list[Region]:
                 raise ValueError(f"region {k} has corners of shape {corners.shape}")
             if not np.isfinite(corners).all():
                 raise ValueError(f"region {k} has a corner that is not a number")
-            name = str(one.get("name") or f"region {k}")
+            name = one_line(one.get("name") or f"region {k}", 60)
             regions.append(Region(tuple((float(row), float(column)) for row, column in corners), name))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{where}: {wanted}, got {type(error).__name__}: {error}") from error

@@ -45,8 +45,9 @@ class SpectrumComparison:
 
     def __str__(self) -> str:
         one, level = self.found, float(np.sqrt(np.nanmean(self.reference**2)))
+        outside = " (the rest of it lies outside of the scene)" if one.is_cut else ""
         lines = [
-            f"{one.region.name}, {one.num_pixels} px, {self.bands} of {len(one.mean)} bands: angle {self.angle:.2f} "
+            f"{one.region.name}, {one.num_pixels} px{outside}, {self.bands} of {len(one.mean)} bands: angle {self.angle:.2f} "
             f"degrees, RMSE {self.rmse:.3g} ({self.rmse / level:.1%} of the reference), scale {self.scale:.4g}"
         ]
         if self.share is not None:
@@ -74,7 +75,8 @@ def compare_spectra(
             spectrometer differs.
 
     Raises:
-        InputError: bands without wavelengths, fewer than 2 bands within the range of the table, or a reference of 0.
+        InputError: bands without wavelengths, fewer than 2 bands within the range of the table, a reference of 0, or
+            one that fits only with a negative factor.
 
     Example:
         >>> from cassi.looking.regions import Region, spectrum_of
@@ -98,6 +100,11 @@ def compare_spectra(
     if not float(r @ r) > 0:
         raise InputError("the reference is 0 in all bands of the cube; is the second column the value?")
     scale = float(r @ x) / float(r @ r) if scaled else 1.0
+    if scale < 0:
+        raise InputError(
+            f"the reference fits only times {scale:.3g}: one of the two is negative; is it an absorbance, or another "
+            "column? Give reflectance or radiance, or --unscaled"
+        )
     difference = x - scale * r
     angle = spectral_angles(x[:, None, None], r[:, None, None]).item()
     share = None if found.error is None else float(np.mean(np.abs(difference) <= 2 * found.error[known]))
