@@ -31,7 +31,7 @@ class Keywords(TypedDict, total=False):
     psf: float | Array | None
     gain: float | None
     read_noise: float | None
-    white: Measurement | None
+    white: PathLike | Measurement | None
     white_reflectance: float | PathLike | Spectrum
     exposure_ratio: float
     solver: Solver | str

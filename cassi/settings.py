@@ -242,11 +242,11 @@ class Settings:
         None, "read noise [electrons]", "--read-noise", group=CAMERA, value="E", type=number, recorded=False
     )
     """Standard deviation [electron], where known."""
-    white: Measurement | None = setting(
+    white: PathLike | Measurement | None = setting(
         None, "capture of a white reference by the same camera under the same light: the cube becomes reflectance",
         "--white", group=CAMERA, value="FILE", excludes=(MANY,), reads=True, recorded=False,
     )  # fmt: skip
-    """A `Measurement` of it."""
+    """A `Measurement` of it, or its file, read as that of the snapshot."""
     white_reflectance: float | PathLike | Spectrum = setting(
         1.0, "what the reference reflects: a number such as 0.95, or a table over wavelength [nm]",
         "--white-reflectance", group=CAMERA, value="R|FILE", needs=("white",),

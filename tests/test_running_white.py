@@ -87,6 +87,31 @@ def test_at_the_command_line(tmp_path, bench, capsys, monkeypatch):
     assert len(seen) == 2 and all(np.array_equal(mask, found.mask) for mask in seen), "one camera took both"
 
 
+def test_board_and_exposure_as_they_are_typed(tmp_path, bench, capsys):
+    """A number or a table, and a ratio, reach the division, and a run with others is another run."""
+    A, rho, light = bench
+    for name, x in (("scene", rho * light), ("white", light)):
+        np.savez(tmp_path / f"{name}.npz", measurement=A.forward(x).numpy(), mask=A.mask.numpy(), shifts=range(C))
+    (tmp_path / "board.csv").write_text("nm;R\n400;0.8\n700;0.8\n", encoding="utf-8")
+    words = [str(tmp_path / "scene.npz"), "--white", str(tmp_path / "white.npz"), "--wavelengths", f"450:650:{C}"]
+    words += ["--solver", "gap-tv", "--iterations", "40", "--figures", "none", "--camera", "as-given", "--quiet"]
+    how = {"solver": "gap-tv", "num_iters": 40, "camera": "as-given", "wavelengths": f"450:650:{C}"}
+    for name, board in (("number", "0.8"), ("table", str(tmp_path / "board.csv"))):
+        cube = tmp_path / f"{name}.h5"
+        more = ["--white-reflectance", board, "--exposure-ratio", "2", "--output", str(cube)]
+        assert run("reconstruct", [*words, *more], "reconstruct.py") == 0
+        more[3] = "4"
+        assert run("reconstruct", [*words, *more], "reconstruct.py") == 2, "exists, made otherwise"
+        check_words(capsys.readouterr().err)
+        with h5py.File(cube) as h:
+            typed = h["cube"][:]
+        assert np.median(typed[:, 8:-8, 6:18]) == pytest.approx(0.3 * 0.8 / 2, rel=0.1)
+        result = cassi.reconstruct(
+            tmp_path / "scene.npz", white=tmp_path / "white.npz", white_reflectance=board, exposure_ratio=2, **how
+        )
+        np.testing.assert_allclose(result.cube.numpy(), typed, rtol=1e-3, atol=1e-5)
+
+
 def test_reflectance_of_the_board_and_exposure(results):
     """R x / (E G * w): by hand, from the plain call."""
     plain = reflectance(*results).cube

@@ -35,8 +35,9 @@ def inform(args: argparse.Namespace, text: str) -> None:
 
 def settings_of(args: argparse.Namespace, task: Task) -> Settings:
     """The settings with the capture of the white reference; their other files can be read."""
-    open_files(task.settings)
-    return replace(task.settings, white=task.read(args.white)) if args.white else task.settings
+    settings = replace(task.settings, white=task.read(args.white)) if args.white else task.settings
+    open_files(settings)
+    return settings
 
 
 def describe_measurement(args: argparse.Namespace, m: Measurement, *, many: bool = False) -> None:

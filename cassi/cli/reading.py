@@ -143,7 +143,7 @@ def _stated_shots(path: str) -> int | None:
 
 def _settings(args: argparse.Namespace) -> Settings:
     """The settings that have an option of their name, but for those that reading takes care of."""
-    at_reading = {"white", *(field.name for cls in (Reading, ReadOptions, Levels) for field in fields(cls))}
+    at_reading = {*(field.name for cls in (Reading, ReadOptions, Levels) for field in fields(cls))}
     values = {name: value for name, value in values_for(Settings, args).items() if name not in at_reading}
     values["black_level"] = None if args.black_level is None and args.dark is None else 0.0  # reading subtracts it
     if args.camera in ("dd", "cacti"):

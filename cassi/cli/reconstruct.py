@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 def fingerprint_of(args: argparse.Namespace, task: Task) -> str:
     """Of all that a single result depends on."""
-    return fingerprints(task.read, SolveWith(task.settings), args.tile, args.white)(task.frames[0])
+    return fingerprints(task.read, SolveWith(task.settings), args.tile)(task.frames[0])
 
 
 def with_places(args: argparse.Namespace, files: Sequence[str], task: Task) -> Task:

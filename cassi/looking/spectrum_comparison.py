@@ -47,8 +47,9 @@ class SpectrumComparison:
         one, level = self.found, float(np.sqrt(np.nanmean(self.reference**2)))
         outside = " (the rest of it lies outside of the scene)" if one.is_cut else ""
         lines = [
-            f"{one.region.name}, {one.num_pixels} px{outside}, {self.bands} of {len(one.mean)} bands: angle {self.angle:.2f} "
-            f"degrees, RMSE {self.rmse:.3g} ({self.rmse / level:.1%} of the reference), scale {self.scale:.4g}"
+            f"{one.region.name}, {one.num_pixels} px{outside}, {self.bands} of {len(one.mean)} bands: angle "
+            f"{self.angle:.2f} degrees, RMSE {self.rmse:.3g} ({self.rmse / level:.1%} of the reference), scale "
+            f"{self.scale:.4g}"
         ]
         if self.share is not None:
             lines.append(f"within 2 error bars in {self.share:.0%} of the bands (95% if error bars are right)")

@@ -97,7 +97,7 @@ def reconstruct_measurement(m: Measurement, settings: Settings, listener: Listen
     scene = prepare_scene(m, opened, listener)
     outcomes = solve_frames(scene, opened, listener, start)
     result = assemble(scene, outcomes, settings, start)
-    if settings.white is not None:
+    if isinstance(settings.white, Measurement):  # its file is read
         result = divide_by_white(result, settings.white, settings, listener)
     return explain(result, listener)
 
@@ -113,7 +113,7 @@ def check(m: Measurement, settings: Settings, listener: Listener) -> Measurement
         listener.inform(f"{fits.verdict}; the camera is searched for")
     elif isinstance(settings.camera, str):
         listener.warn(_misfit(fits))
-    if settings.white is not None:
+    if isinstance(settings.white, Measurement):
         check_white(m, settings.white)
     concerns = measurement_concerns(m)
     for text in concerns:

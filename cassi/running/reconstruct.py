@@ -7,7 +7,7 @@ import os
 import sys
 import time
 import warnings
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Unpack
 
 import numpy as np
@@ -71,6 +71,8 @@ def reconstruct(
     wanted, start = Settings(**settings), time.perf_counter()
     if isinstance(mask, Tensor | np.ndarray | str | os.PathLike | None):
         m = load(measurement, mask, wanted)
+        if isinstance(wanted.white, str | os.PathLike):
+            wanted = replace(wanted, white=load(wanted.white, mask, wanted))
         with reporting(progress, expected_steps(wanted, m.num_scenes)) as report:
             return reconstruct_measurement(m, wanted, Listener(report, warn=warn_caller, monitor=monitor))
     opened = open_files(wanted)

@@ -320,7 +320,7 @@ def without_dark(m: Measurement, settings: Settings) -> tuple[Measurement, Setti
         return m, settings
     dark = settings.dark
     D = read_dark(dark) if isinstance(dark, str | os.PathLike) else np.asarray(plain(dark))
-    white = None if settings.white is None else less_dark(settings.white, D)
+    white = less_dark(settings.white, D) if isinstance(settings.white, Measurement) else settings.white
     return less_dark(m, D), replace(settings, dark=None, black_level=0.0, white=white)
 
 
@@ -339,7 +339,8 @@ def open_files(settings: Settings) -> Settings:
         board = _read_board(board)
     if isinstance(plan, str | os.PathLike):
         plan = load_plan(plan)
-    for name, value, kind in (("weights", weights, LearnedPrior), ("side", side, SidePicture), ("plan", plan, Plan)):
+    kinds = (("weights", weights, LearnedPrior), ("side", side, SidePicture), ("plan", plan, Plan))
+    for name, value, kind in (*kinds, ("white", settings.white, Measurement)):
         if value is not None and not isinstance(value, kind):
             raise InputError(f"{name} must be a {kind.__name__}, got {type(value).__name__}", kind="range")
     if not isinstance(settings.camera, str | FoundCamera):
