@@ -98,7 +98,10 @@ def test_a_sequence_becomes_one_file_with_a_time_axis_and_resumes(tmp_path, caps
     assert run(*command, "--dry-run") == 0
     check_words(capsys.readouterr().out.splitlines()[-1])
     made = []
-    monkeypatch.setattr(sequence, "alone", lambda *of, **more: made.append(0) or neighbors.alone(*of, **more))
+    monkeypatch.setattr(
+        sequence, "reconstruct_single_frame",
+        lambda *of, **more: made.append(0) or neighbors.reconstruct_single_frame(*of, **more),
+    )  # fmt: skip
     assert run(*command) == 0 and len(made) == 2  # each frame once, whoever needs it
     values, wavelengths = read_cube(tmp_path / "film_sequence.h5")
     assert values.shape == (2, 4, 48, 48) and len(wavelengths) == 4
@@ -122,7 +125,7 @@ def test_a_sequence_becomes_one_file_with_a_time_axis_and_resumes(tmp_path, caps
 
 def test_of_a_sequence_is_told_where_the_mask_does_not_belong(tmp_path, capsys, monkeypatch):
     """In the run, and in the file; a black frame among others, too."""
-    for iterations in ("ALONE", "TOGETHER"):  # what is told comes from snapshots, not from cubes
+    for iterations in ("SINGLE_FRAME_ITERS", "MULTI_FRAME_ITERS"):  # what is told comes from snapshots, not from cubes
         monkeypatch.setattr(neighbors, iterations, 2)
     path = simulate(tmp_path / "film.h5", "--frames", "3", "--motion", "0.7")
     with h5py.File(path) as file:

@@ -160,7 +160,7 @@ def test_the_examples_run(page: Path, small_data: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(cassi.cli.simulate, "BENCH_SIZE", (56, 56))
     monkeypatch.setattr(cassi.choice.automatic, "default_stages", lambda A, method: (Tv(6), ((NonLocal(0.5, 2),),)))
     monkeypatch.setattr(cassi.sequence.neighbors, "alternating_stages", lambda sigma, *noise: (NonLocal(sigma, 2),))
-    for part in ("ALONE", "TOGETHER"):
+    for part in ("SINGLE_FRAME_ITERS", "MULTI_FRAME_ITERS"):
         monkeypatch.setattr(cassi.sequence.neighbors, part, 5)
     for old in [*small_data.glob("*cubes"), *small_data.glob("data/*_cube.h5")]:
         if page.stem != "looking-at-a-result" or old.parent.name != "data":

@@ -267,7 +267,7 @@ def test_the_lines_of_the_readme_run(monkeypatch, capsys):
     monkeypatch.setattr(automatic, "default_stages", lambda A, method: (Tv(10), ()))
     monkeypatch.setattr("cassi.calibration.found_camera.find_camera", lambda m, **settings: None)
     monkeypatch.setattr("cassi.sequence.neighbors.alternating_stages", lambda sigma, *noise: (NonLocal(sigma, 2),))
-    for part in ("ALONE", "TOGETHER"):
+    for part in ("SINGLE_FRAME_ITERS", "MULTI_FRAME_ITERS"):
         monkeypatch.setattr(f"cassi.sequence.neighbors.{part}", 5)
     code = re.search(r"```python\n(.*?)```", (root / "README.md").read_text(), re.DOTALL)
     assert code is not None

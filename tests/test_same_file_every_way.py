@@ -123,19 +123,9 @@ def made(tmp_path_factory):
 
 DIFFERENT: dict[tuple[str, str], str] = {  # a way and what it differs in; a line goes when the test of it turns green
     **{
-        (way, aspect): reason
-        for way in ("python, tiles", "command, tiles")
-        for aspect, reason in {
-            "cube": "one tile repeats the plan, a whole frame goes on from where its choice has come",
-            "choice": "no stages, iterations and discrepancy are stated for tiles",
-            "contents": "no imprint in the file of tiles",
-        }.items()
-    },
-    ("command, folder", "parameters"): "the camera found from the folder is stated as given",
-    **{
         ("command, sequence", aspect): "the file of a sequence has a time axis, and holds less than a result"
         for aspect in ("cube", "notes", "warnings", "choice", "parameters", "contents")
-    },
+    }
 }
 
 

@@ -57,7 +57,7 @@ def run_many(args: argparse.Namespace, task: Task) -> int:
         settings = replace(settings, plan=args.save_plan, prior="auto", quality="default", num_iters=None)
     frames, place = task.frames, task.output
     read: Callable[..., Measurement] = task.read
-    solve: Callable[..., Reconstruction] = SolveWith(settings)
+    solve: Callable[..., Reconstruction] = SolveWith(settings, str(task.settings.camera))
     if args.sequence:
         solve, place = in_sequence(args, task, settings), _parts(task)
         read = ReadWindow(task.read, len(frames) if frames[0].index is not None else 0)
@@ -94,8 +94,9 @@ def run_many(args: argparse.Namespace, task: Task) -> int:
 def in_sequence(args: argparse.Namespace, task: Task, settings: Settings) -> InSequence | SolveWith:
     """One plan for all frames, made from some of them; each is reconstructed with those beside it, if there are any."""
     count = len(task.frames)
+    asked = str(task.settings.camera)
     if count == 1:
-        return SolveWith(settings)
+        return SolveWith(settings, asked)
     spread = sorted({round((k + 0.5) * count / PLAN_FRAMES - 0.5) for k in range(PLAN_FRAMES)})
     some = _read_some(task, spread)
     if len(some) < 2:
@@ -103,7 +104,7 @@ def in_sequence(args: argparse.Namespace, task: Task, settings: Settings) -> InS
             task.measurement(frame)  # raises what is wrong
     plan = sequence_plan(some, settings)
     inform(args, f"one plan for {count} frames, from {len(some)} of them")
-    return InSequence(plan, settings)
+    return InSequence(plan, settings, asked)
 
 
 def _read_some(task: Task, chosen: Sequence[int]) -> list[Measurement]:

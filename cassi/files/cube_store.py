@@ -54,6 +54,14 @@ class CubeStore:
             self._file.attrs.update(plain_attributes(attributes))
 
 
+def check_store(path: str | os.PathLike[str], overwrite: bool = False) -> Path:
+    """Check that a file can be written in parts, and return its path; raises OutputError as `cube_store` does."""
+    path = check_output(path, overwrite)
+    if path.suffix.lower() not in (".h5", ".hdf5"):
+        raise OutputError(f"{path}: only HDF5 can be written in parts, expected the suffix .h5 or .hdf5")
+    return path
+
+
 @contextmanager
 def cube_store(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[CubeStore]:
     """Yield a `CubeStore` to fill; at the end of the block the file is moved into place, whole or not at all.
@@ -65,9 +73,7 @@ def cube_store(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iter
     """
     import h5py
 
-    path = check_output(path, overwrite)
-    if path.suffix.lower() not in (".h5", ".hdf5"):
-        raise OutputError(f"{path}: only HDF5 can be written in parts, expected the suffix .h5 or .hdf5")
+    path = check_store(path, overwrite)
     with replacing(path, overwrite) as temporary, hdf5_target(temporary) as target:
         file = h5py.File(target, "w")
         try:

@@ -116,12 +116,19 @@ def find_frames(
 
 @dataclass(frozen=True)
 class SolveWith:
-    """Reconstructs a measurement with settings; what `cassi.reconstruct` warns of is among the notes of the result."""
+    """Reconstructs a measurement with settings; what `cassi.reconstruct` warns of is among the notes of the result.
+
+    Attributes:
+        camera: what is recorded in place of the camera of the settings, if that was found for all frames.
+    """
 
     settings: Settings
+    camera: str | None = None
 
     def __call__(self, m: Measurement, monitor: Monitor | None = None) -> Reconstruction:
-        return reconstruct_measurement(load(m, None, self.settings), self.settings, Listener(monitor=monitor))
+        result = reconstruct_measurement(load(m, None, self.settings), self.settings, Listener(monitor=monitor))
+        stated = {} if self.camera is None else {"camera": self.camera}
+        return replace(result, parameters={**result.parameters, **stated})
 
 
 def reconstruct_many(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Unpack, cast
@@ -21,15 +21,23 @@ from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
 from cassi.choice.stages import Watch
 from cassi.errors import InputError
-from cassi.files.cube_store import CubeStore, cube_store
+from cassi.files.cube_store import CubeStore, check_store, cube_store
 from cassi.keywords import Keywords
 from cassi.optics.cropping import Block, crop, croppable
 from cassi.optics.detector import brightness
 from cassi.optics.measurement import Measurement
-from cassi.running.pipeline import Listener, check, explain, prepare_scene, settings_at, with_scene_facts
-from cassi.running.progress import TILES, reporting, tiled_steps
+from cassi.running.pipeline import (
+    Listener,
+    check,
+    explain,
+    prepare_scene,
+    reconstruct_measurement,
+    settings_at,
+    with_scene_facts,
+)
+from cassi.running.progress import FINAL, TILES, reporting, tiled_steps
 from cassi.running.reconstruct import list_settings, warn_caller
-from cassi.running.result import Finished
+from cassi.running.result import Finished, write_result
 from cassi.running.scene import load, open_files, without_dark
 from cassi.running.tiling import REACH, Solve, solve_tiled
 from cassi.settings import TILE, PathLike, Progress, Settings
@@ -43,11 +51,12 @@ class TiledResult(Finished):
     """What is known of a cube (C, H, W) that lies in a file.
 
     `history` has one Record a tile, its residual over the detector pixels it was solved from; `outcomes` holds what was
-    chosen, once for all tiles, in one `Outcome` without a cube.
+    chosen, once for all tiles, in one `Outcome` without a cube. Both are as of `cassi.reconstruct` for a frame that is
+    one tile.
     """
 
     path: Path
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
 
 
 def reconstruct_tiled(
@@ -64,8 +73,9 @@ def reconstruct_tiled(
     """Reconstruct a frame larger than memory by the default solver: in tiles, written to an HDF5 file one by one.
 
     Camera, scale, noise, spectral basis and stages are chosen once, as `cassi.reconstruct` does it for the whole frame,
-    and are the same everywhere. The memory taken depends on the tile, and on the measurement, but not on the cube; a
-    camera that is found has a mask for each band, as many numbers as the cube.
+    and are the same everywhere; a frame that is one tile is reconstructed by that itself. The memory taken depends on
+    the tile, and on the measurement, but not on the cube; a camera that is found has a mask for each band, as many
+    numbers as the cube.
 
     Args:
         measurement: one scene with its mask and shifts.
@@ -117,6 +127,14 @@ def tile_measurement(
             f"tiles of {tile} px with {reach} px around them are all border; take {max(1, reach)} px or more, the more "
             "the faster"
         )
+    used = {"tile": tile, "reach": reach}
+    if max(m.mask.shape[-2:]) <= tile:
+        check_store(output, overwrite)
+        whole = reconstruct_measurement(m, settings, replace(listener, progress=_as_tile(listener.progress)))
+        whole = replace(whole, parameters={**whole.parameters, **used})
+        write_result(output, whole, attributes=attributes, overwrite=overwrite)
+        known = {field.name: getattr(whole, field.name) for field in fields(Finished)}
+        return TiledResult(path=Path(output), shape=whole.cube.shape, **known)
     m = check(m, settings, listener)
     scene = prepare_scene(m, opened, listener)
     A, level = scene.A, brightness(scene.A, scene.y)
@@ -149,7 +167,7 @@ def tile_measurement(
                 residual=residual,
                 seconds=time.perf_counter() - start,
                 outcomes=(with_scene_facts(chosen.scaled(level), scene),),
-                parameters=settings.as_dict() | {"tile": tile, "reach": reach} | scene.parameters,
+                parameters=settings.as_dict() | used | scene.parameters,
                 unit=scene.unit,
                 camera=scene.found,
                 measurement=scene.measurement,
@@ -167,6 +185,11 @@ def tile_measurement(
             store.put(f"history/{name}", np.array([getattr(record, name) for record in history]))
         store.state(result.attributes() | dict(attributes or {}))
     return result
+
+
+def _as_tile(progress: Progress) -> Progress:
+    """Report the final run of a whole frame as that of its tile."""
+    return lambda step, share: progress(TILES if step == FINAL else step, share)
 
 
 def tile_solver(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -103,10 +103,12 @@ class InSequence:
     Attributes:
         plan: common to all frames, see `sequence_plan`.
         settings: of frames reconstructed alone; prior, camera and seed apply to all.
+        camera: as for `cassi.running.many.SolveWith`.
     """
 
     plan: Plan
     settings: Settings
+    camera: str | None = None
 
     def __post_init__(self) -> None:
         self.settings.check_together(SEQUENCE, True)
@@ -114,7 +116,7 @@ class InSequence:
         object.__setattr__(self, "_recent", recent)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return InSequence, (self.plan, self.settings)
+        return InSequence, (self.plan, self.settings, self.camera)
 
     def __call__(self, m: Measurement, monitor: Monitor | None = None) -> Reconstruction:
         """The cube of the first snapshot of a stack; the others are its neighbors."""
@@ -127,8 +129,7 @@ class InSequence:
         joined = reconstruct_multi_frame(frames[0], frames[1:], self.plan, Watch(monitor))
         if joined is None:
             result = reconstruct_measurement(replace(window, y=window.y[0], check=own.check), settings, listener)
-            alone_too = {"together": 0, "common_plan": self.plan.as_dict()["basis"]}
-            return replace(result, parameters={**result.parameters, **alone_too})
+            return self._with_parameters(result, {"together": 0, "common_plan": self.plan.basis})
         before, after = joined.errors
         used = {"together": joined.neighbors, "error_alone": before, "error_together": after}
         outcome = Outcome(joined.result, "subspace-tv", used, joined.plan, stage_starts=joined.stage_starts)
@@ -139,7 +140,11 @@ class InSequence:
             measurement=replace(window, check=None, notes=own.notes),
         )
         result = assemble(first, [with_scene_facts(outcome, first)], settings, start)
-        return explain(replace(result, parameters={**result.parameters, **used}), listener)
+        return explain(self._with_parameters(result, used), listener)
+
+    def _with_parameters(self, result: Reconstruction, used: Mapping[str, object]) -> Reconstruction:
+        stated = {} if self.camera is None else {"camera": self.camera}
+        return replace(result, parameters={**result.parameters, **used, **stated})
 
     def _reconstruct_alone(self, A: Any, y: torch.Tensor) -> SingleFrame:
         """A frame alone, cached until its neighbors are done. If several workers need it, the first computes it."""
