@@ -343,7 +343,7 @@ def _bad_pixels(level: np.ndarray, response: np.ndarray) -> np.ndarray:
     off = level - ndimage.median_filter(level, 5, mode="nearest")
     hot = np.abs(off) > max(6 * 1.4826 * float(np.median(np.abs(off - np.median(off)))), 10.0)
     usual = ndimage.median_filter(response, 7, mode="nearest")
-    odd = (response < 0.5 * usual) | (response > 1.5 * usual)
+    odd = np.abs(response - usual) > 0.5 * usual
     return np.asarray(hot | odd | (response < 0.02 * np.median(response)) | (response <= 0))
 
 

@@ -32,7 +32,8 @@ TONES = (1.5, 2.0, 2.5, 3.0)  # exponents of the mask's values that are tried: p
 Direction = tuple[Mapping[str, float], Mapping[str, float], Mapping[str, float]]
 STEP: Direction = ({}, {"t": 1}, {})  # another dispersion: each band moves by an amount of its own, its mask with it
 STEPS = 4  # of the search for a model
-STRETCHES = (-0.03, -0.015, 0.0, 0.015, 0.03)  # of the dispersion, from which its search starts
+STRETCHES = [0.015 * k for k in range(-2, 3)]  # of the dispersion, from which its search starts
+MAX_BEND = 1.5  # of a displacement, over the field and the bands [pixel]
 
 
 def directions(mask_shape: tuple[int, int]) -> dict[str, tuple[Direction, ...]]:
@@ -75,7 +76,11 @@ class Family:
     def at(self, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Displacement down and to the right, and variance of the blur, at the values p of the directions."""
         down, right, blur = torch.einsum("k,kdbn->dbn", p, self.fields)
-        return down.clamp(-1.5, 1.5), right.clamp(-1.5, 1.5), (self.blur + blur).clamp(SHARPEST, WIDEST)
+        return (
+            down.clamp(-MAX_BEND, MAX_BEND),
+            right.clamp(-MAX_BEND, MAX_BEND),
+            (self.blur + blur).clamp(SHARPEST, WIDEST),
+        )
 
     def rest(self, p: Tensor) -> Tensor:
         """The rest of each block at the values p of the directions."""

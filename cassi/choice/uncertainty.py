@@ -17,6 +17,7 @@ from cassi.choice.stages import Tv
 from cassi.optics.protocol import Camera
 
 NUM_ITERS = 100  # of total variation
+SIDE = 5  # of the square over which errors and gradients are averaged [pixel]
 FLOOR = 2e-3  # of an error or a gradient, in units of the scene's brightness
 
 # log(sigma / L) = OFFSET + LOCAL log b + GRADIENT log g + TYPICAL log median + HELD_OUT_POWER log h
@@ -97,7 +98,7 @@ def standard_deviation(repeats: Bootstrap, x: Tensor, level: float) -> Tensor:
 
 
 def _box(v: Tensor, bands: int) -> Tensor:
-    """Mean over 5 x 5 pixels and that number of bands, near the edges over those within the cube."""
-    size = [min(wanted, (length - 1) // 2 * 2 + 1) for wanted, length in zip((bands, 5, 5), v.shape, strict=True)]
+    """Mean over `SIDE` x `SIDE` pixels and that number of bands, near the edges over those within the cube."""
+    size = [min(wanted, (length - 1) // 2 * 2 + 1) for wanted, length in zip((bands, SIDE, SIDE), v.shape, strict=True)]
     padding = [length // 2 for length in size]
     return F.avg_pool3d(v[None, None], size, stride=1, padding=padding, count_include_pad=False)[0, 0]
