@@ -10,12 +10,12 @@ MAX_NUMBERS = 227  # constants of formulas among them
 
 
 def is_set_by_hand(node: ast.expr, parents: dict[ast.AST, ast.AST]) -> bool:
-    """Whether a constant may carry a decision: no 0, 1 or 2, no index, exponent, part of a text, nor size of an array."""
+    """Whether a constant may carry a decision: no 0, 1 or 2, index, exponent, part of a text, or size of an array."""
     if not isinstance(node, ast.Constant) or type(node.value) not in (int, float) or node.value in (0, 1, 2):
         return False
     while node in parents and not isinstance(node, ast.stmt):
         child, node = node, parents[node]
-        if isinstance(node, ast.Subscript) and child is node.slice or isinstance(node, ast.JoinedStr):
+        if (isinstance(node, ast.Subscript) and child is node.slice) or isinstance(node, ast.JoinedStr):
             return False
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and child is node.right:
             return False
