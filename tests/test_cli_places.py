@@ -62,7 +62,7 @@ def error_of(capsys: pytest.CaptureFixture[str]) -> str:
     ],
 )  # fmt: skip
 def test_no_file_takes_the_place_of_another(bench, capsys, monkeypatch, options):
-    monkeypatch.setattr("cassi.running.scene.load_prior", lambda path: None)
+    monkeypatch.setattr("cassi.running.arguments.load_prior", lambda path: None)
     before = {path.name: path.read_bytes() for path in bench.glob("*.*5")}
     assert run(bench, *options, "--overwrite") == 2
     check_words(error_of(capsys))

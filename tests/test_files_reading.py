@@ -16,8 +16,8 @@ from cassi.files.scaling import plan_counts
 from cassi.files.wavelength_files import parse_wavelengths
 from cassi.optics.geometry import infer_shifts
 from cassi.optics.measurement import Measurement
+from cassi.running.arguments import load
 from cassi.running.concerns import measurement_concerns
-from cassi.running.scene import load
 from cassi.settings import Settings
 
 H, W, C, STEP = 12, 10, 4, 2

@@ -9,7 +9,8 @@ from cassi import CASSI
 from cassi.kernels import cpu
 from cassi.kernels.dispatch import kernels
 from cassi.optics.measurement import Measurement
-from cassi.running.scene import load, prepare, prepare_camera
+from cassi.running.arguments import load
+from cassi.running.scene import prepare, prepare_camera
 from cassi.settings import Settings
 
 RNG = np.random.default_rng(0)

@@ -20,12 +20,12 @@ from cassi.errors import InputError
 from cassi.files.cube_store import gather_cubes
 from cassi.files.formats.table import SUFFIXES
 from cassi.optics.measurement import Measurement
+from cassi.running.arguments import load
 from cassi.running.many import BatchReport, SolveWith, reconstruct_many
 from cassi.running.pipeline import Listener, reconstruct_measurement
 from cassi.running.plan_file import load_plan, save_plan
 from cassi.running.progress import CAMERA, StepBar, expected_steps
 from cassi.running.result import Reconstruction
-from cassi.running.scene import load
 from cassi.sequence.frames import PLAN_FRAMES, InSequence, ReadWindow, sequence_plan, windows
 from cassi.settings import Settings
 

@@ -15,9 +15,9 @@ from cassi.kernels.dispatch import pick_device
 from cassi.looking.metrics import score
 from cassi.looking.report_data import MAX_SCORED
 from cassi.optics.measurement import Measurement, no_scene_reason
+from cassi.running.arguments import open_files
 from cassi.running.pipeline import Listener, check
 from cassi.running.result import Finished, Reconstruction
-from cassi.running.scene import open_files
 from cassi.running.tiled_file import TiledResult
 from cassi.settings import Progress, Settings
 from cassi.solvers.loop import ENDED

@@ -17,12 +17,12 @@ from cassi.cli.shell import say, warn
 from cassi.errors import InputError, OutputError
 from cassi.kernels.dispatch import pick_device
 from cassi.optics.measurement import Measurement
+from cassi.running.arguments import load
 from cassi.running.many import SolveWith, fingerprints, read_record
 from cassi.running.pipeline import Listener, reconstruct_measurement
 from cassi.running.plan_file import save_plan
 from cassi.running.progress import StepBar, expected_steps, tiled_steps
 from cassi.running.result import Finished, Reconstruction, write_result
-from cassi.running.scene import load
 from cassi.running.tiled_file import tile_measurement
 from cassi.settings import Settings
 

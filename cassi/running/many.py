@@ -32,11 +32,11 @@ from cassi.files.frames import find_files, frame_name, natural
 from cassi.files.reading import read_measurement
 from cassi.kernels.dispatch import pick_device
 from cassi.priors.learned import LearnedPrior
+from cassi.running.arguments import load
 from cassi.running.pipeline import Listener, reconstruct_measurement
 from cassi.running.progress import StepBar
 from cassi.running.reconstruct import reconstruct
 from cassi.running.result import Reconstruction, write_result
-from cassi.running.scene import load
 from cassi.settings import PathLike, Settings
 from cassi.solvers.loop import Monitor, Record
 from cassi.version import PROGRAM

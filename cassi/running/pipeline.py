@@ -1,6 +1,6 @@
 """The way from a measurement to a result, the same for one snapshot, a folder, a sequence or a frame in tiles.
 
-    m = load(...) or a reader of files        read: bytes or arrays to a `Measurement`       (`cassi.running.scene`)
+    m = load(...) or a reader of files        read: bytes or arrays to a `Measurement`       (`cassi.running.arguments`)
     m = check(m)                              compare snapshot and mask, and look for faults
     found = search_camera(m)                  where the mask lies and how sharp it is        (`cassi.calibration`)
     scene = prepare(m, found)                 camera and snapshots on the device             (`cassi.running.scene`)
@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -54,10 +54,11 @@ from cassi.optics.imprint import imprint_on
 from cassi.optics.mask_match import compare_with_mask
 from cassi.optics.measurement import MaskCheck, Measurement
 from cassi.photograph.picture import SidePicture
+from cassi.running.arguments import open_files, subtract_dark
 from cassi.running.concerns import measurement_concerns, result_concerns
 from cassi.running.progress import CAMERA, SIDE, WHITE, run_label
 from cassi.running.result import Finished, Reconstruction
-from cassi.running.scene import Scene, open_files, prepare, without_dark
+from cassi.running.scene import Scene, prepare
 from cassi.running.white import check_white, reflectance, white_concerns
 from cassi.settings import Progress, Settings
 from cassi.solvers.loop import Monitor, relative_norm
@@ -91,7 +92,7 @@ class Listener:
 def reconstruct_measurement(m: Measurement, settings: Settings, listener: Listener = Listener()) -> Reconstruction:
     """Reconstruct a measurement as the settings say."""
     start = time.perf_counter()
-    m, settings = without_dark(m, settings)
+    m, settings = subtract_dark(m, settings)
     opened = open_files(settings)
     m = check(m, settings, listener)
     scene = prepare_scene(m, opened, listener)
@@ -115,10 +116,14 @@ def check(m: Measurement, settings: Settings, listener: Listener) -> Measurement
         listener.warn(_misfit(fits))
     if isinstance(settings.white, Measurement):
         check_white(m, settings.white)
-    concerns = measurement_concerns(m)
+    return replace(with_concerns(m, measurement_concerns(m), listener), check=fits)
+
+
+def with_concerns(m: Measurement, concerns: Sequence[str], listener: Listener) -> Measurement:
+    """The measurement with what speaks against it, or its result, among its notes; the listener is warned."""
     for text in concerns:
         listener.warn(text)
-    return replace(m, check=fits, notes=(*m.notes, *concerns))
+    return replace(m, notes=(*m.notes, *concerns))
 
 
 def search_camera(m: Measurement, settings: Settings, listener: Listener) -> FoundCamera | None:
@@ -236,25 +241,17 @@ def divide_by_white(
 ) -> Reconstruction:
     """The result as reflectance, by a capture of a white reference that is solved with the same camera and settings."""
     same = replace(settings, uncertainty=False, camera=result.camera or "as-given")
-    report = partial(_report_white, listener.progress)
-    start, same = time.perf_counter(), open_files(same)
-    scene = prepare_scene(replace(white, check=result.check), same, Listener(report))
-    light = assemble(scene, solve_frames(scene, same, Listener(report), start), same, start)
+    start, same, quiet = time.perf_counter(), open_files(same), Listener(_prefixed(listener.progress, WHITE))
+    scene = prepare_scene(replace(white, check=result.check), same, quiet)
+    light = assemble(scene, solve_frames(scene, same, quiet, start), same, start)
     listener.inform(f"divided by the light on the white reference {white.source}: the cube is reflectance")
     board, exposure = same.white_reflectance, same.exposure_ratio
     result = reflectance(result, light, board=board, exposure=exposure)  # type: ignore[arg-type] # its file is read
-    concerns = tuple(Note(text, CONCERN) for text in white_concerns(result, light))
-    for text in concerns:
-        listener.warn(text)
     m = result.measurement
     if m is None:
         return result
-    # what is known of the truth is radiance
-    return replace(result, measurement=replace(m, cube=None, mean_band=None, notes=(*m.notes, *concerns)))
-
-
-def _report_white(progress: Progress, step: str, share: float) -> None:
-    progress(WHITE + step, share)
+    m = with_concerns(m, [Note(text, CONCERN) for text in white_concerns(result, light)], listener)
+    return replace(result, measurement=replace(m, cube=None, mean_band=None))  # what is known of the truth is radiance
 
 
 def _prefixed(progress: Progress, prefix: str) -> Progress:

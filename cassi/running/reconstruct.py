@@ -16,10 +16,11 @@ from torch import Tensor
 from cassi.keywords import Keywords
 from cassi.optics.measurement import Measurement
 from cassi.optics.protocol import Camera
+from cassi.running.arguments import Array, load, open_files
 from cassi.running.pipeline import Listener, assemble, explain, reconstruct_measurement, solve_frames
 from cassi.running.progress import expected_steps, reporting
 from cassi.running.result import Reconstruction
-from cassi.running.scene import Array, load, open_files, prepare_camera
+from cassi.running.scene import prepare_camera
 from cassi.settings import PathLike, Progress, Settings
 from cassi.solvers.loop import Monitor
 

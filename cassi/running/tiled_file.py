@@ -26,6 +26,7 @@ from cassi.keywords import Keywords
 from cassi.optics.cropping import Block, crop, croppable
 from cassi.optics.detector import brightness
 from cassi.optics.measurement import Measurement
+from cassi.running.arguments import load, open_files, subtract_dark
 from cassi.running.pipeline import (
     Listener,
     check,
@@ -38,7 +39,6 @@ from cassi.running.pipeline import (
 from cassi.running.progress import FINAL, TILES, reporting, tiled_steps
 from cassi.running.reconstruct import list_settings, warn_caller
 from cassi.running.result import Finished, write_result
-from cassi.running.scene import load, open_files, without_dark
 from cassi.running.tiling import REACH, Solve, solve_tiled
 from cassi.settings import TILE, PathLike, Progress, Settings
 from cassi.solvers.loop import Record, Result
@@ -116,7 +116,7 @@ def tile_measurement(
     """The same of a measurement that is read."""
     settings.check_together(TILE, tile)
     start = time.perf_counter()
-    m, settings = without_dark(m, settings)
+    m, settings = subtract_dark(m, settings)
     opened = open_files(settings)
     if m.y.ndim != (2 if m.shots is None else 3):
         raise InputError(

@@ -23,6 +23,7 @@ from cassi.choice.plan import Plan
 from cassi.choice.stages import Watch
 from cassi.errors import InputError
 from cassi.optics.measurement import Measurement, any_bad
+from cassi.running.arguments import load, open_files
 from cassi.running.many import Frame
 from cassi.running.pipeline import (
     Listener,
@@ -34,7 +35,7 @@ from cassi.running.pipeline import (
     with_scene_facts,
 )  # fmt: skip
 from cassi.running.result import Reconstruction
-from cassi.running.scene import load, open_files, prepare
+from cassi.running.scene import prepare
 from cassi.sequence.neighbors import SingleFrame, choose_common_plan, reconstruct_multi_frame, reconstruct_single_frame
 from cassi.settings import SEQUENCE, Settings
 from cassi.solvers.loop import Monitor
