@@ -1,26 +1,24 @@
 """The HTML page of a report: its content, and the packing of its cubes.
 
-`page/` beside this file has the layout and the script for drawing, pointer and keyboard. Text from the input enters
-only through `escape_text` and `_json`, which escape it, and the content security policy of the page allows no other
-script and no request.
+`page/` beside this file has the templates, and the script for drawing, pointer and keyboard. The templates escape text
+from the input, and the content security policy of the page allows no other script and no request.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import math
 import os
 import zlib
 from collections.abc import Mapping
-from html import escape
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import Any
 
 import numpy as np
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from numpy.typing import NDArray
 
 from cassi.errors import OutputError
@@ -32,12 +30,12 @@ from cassi.looking.report_data import CubeLike, ReportData, read_report
 from cassi.looking.spectra_points import choose_points
 from cassi.solvers.loop import ENDED
 
-PARTS = ("page.html", "page.css", "page.js")
 MAX_VALUES = 40_000_000  # of all cubes in a page, about 100 MB in a browser; of larger cubes every k-th pixel is shown
 MAX_SHOWN = 40  # numbers of a list
 CUBE_BITS = 12  # steps of 1/4094 of the range of a band, finer than a line on a screen
 PICTURE_BITS = 8  # of images that are only displayed
 
+DETECTORS = {"measurement": "Snapshot", "residual": "Residual"}
 LAYERS = {  # contents of the band picture
     "cube": "reconstruction",
     "truth": "truth",
@@ -112,29 +110,35 @@ def make_page(data: ReportData) -> str:
         "file": Path(data.title).stem,
         "psnr": None if data.truth is None else _clipped_psnr(inside["cube"], inside["truth"]),
     }
-    parts = {name: files("cassi.looking").joinpath("page", name).read_text("utf-8") for name in PARTS}
-    blocks = [
-        f'<script type="application/json" id="facts">{_json(facts)}</script>',
-        *(f'<script type="text/plain" id="data-{name}">{text}</script>' for name, (text, _) in packed.items()),
-        f"<script>{parts['page.js']}</script>",
-    ]
     detector = next((one.shape for one in (data.residual, data.measurement) if one is not None), (1, 1))
-    return Template(parts["page.html"]).substitute(
-        policy=escape_text(policy_of(parts["page.js"])),
-        style=parts["page.css"],
-        title=escape_text(data.title),
-        lede=escape_text(_lede(data)),
-        numbers=_numbers(data),
-        color_note="Color as seen in daylight" if is_visible(centers) else "False color: no visible wavelength",
-        aspect=f"{width} / {height}",
-        detector_aspect=f"{detector[1]} / {detector[0]}",
-        layers="".join(
-            f'<option value="{name}">{words}</option>' for name, words in LAYERS.items() if _has(data, name)
-        ),
-        spectra_note=_spectra_note(data, thin),
-        sections=_residual(data, limits) + _story(data),
-        blocks="\n".join(blocks),
-    )
+    provenance = {k: ENDED.get(str(v), v) if k == "status" else v for k, v in data.provenance.items()}
+    choice = {k: v for k, v in data.choice.items() if k != "plan"}  # the plan repeats it, for programs
+    camera = data.provenance.get("camera")
+    found = camera.get("message") if isinstance(camera, Mapping) and camera.get("accepted") is True else None
+    tables = {"Chosen automatically": choice, "Parameters": data.parameters, "Provenance": provenance}
+    content = {
+        "style": page_part("page.css"),
+        "script": page_part("page.js"),
+        "title": data.title,
+        "lede": _lede(data),
+        "problems": data.problems(),
+        "good": [good for good in (data.verdict if data.ok else None, found) if good],
+        "numbers": data.numbers(),
+        "color_note": "Color as seen in daylight" if is_visible(centers) else "False color: no visible wavelength",
+        "aspect": f"{width} / {height}",
+        "detector_aspect": f"{detector[1]} / {detector[0]}",
+        "layers": {name: words for name, words in LAYERS.items() if _has(data, name)},
+        "spectra_note": _spectra_note(data, thin),
+        "white": None if data.residual is None else residual_whiteness(data.residual),
+        "detectors": [(name, DETECTORS[name], *map(_number, limits[name])) for name in limits],
+        "has_truth": data.truth is not None,
+        "last": data.history[-1] if data.history else None,
+        "tables": {heading: _plain(values) for heading, values in tables.items() if values},
+        "methods": methods_text(data) if data.choice else "",
+        "facts": _finite(facts),
+        "packed": {name: text for name, (text, _) in packed.items()},
+    }
+    return page_of("page.html", content)
 
 
 def _clipped_psnr(cube: Array, truth: Array) -> list[float]:
@@ -154,21 +158,34 @@ def thinned(cube: CubeLike, every: int) -> Array:
     return np.concatenate([cube[c : c + 1, slice(None, None, every), slice(None, None, every)] for c in bands])
 
 
-# Escaping of text from the input
+# Templates
 
 
-def escape_text(value: object) -> str:
-    """Text for HTML, between tags or in a quoted attribute."""
-    return escape(str(value), quote=True)
+def page_of(template: str, content: Mapping[str, object]) -> str:
+    """A template of `page/` with its content; text from the input is escaped."""
+    return _templates().get_template(template).render(content)
 
 
-def _json(value: object) -> str:
-    """JSON that cannot end a script element or open a comment, whatever its text; NaN and Inf become null."""
-    text = json.dumps(_finite(value), allow_nan=False)
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+@cache
+def _templates() -> Environment:
+    made = Environment(
+        loader=FunctionLoader(page_part),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.globals["policy"] = policy_of
+    return made
+
+
+def page_part(name: str) -> str:
+    """The text of a file in `page/`."""
+    return files("cassi.looking").joinpath("page", name).read_text("utf-8")
 
 
 def _finite(value: object) -> object:
+    """The value without NaN and Inf, which JSON lacks: they become null."""
     if isinstance(value, Mapping):
         return {str(key): _finite(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -230,20 +247,6 @@ def _lede(data: ReportData) -> str:
     return " · ".join(parts)
 
 
-def _numbers(data: ReportData) -> str:
-    """Problems of the result in a red box, and its scores as a row of large numbers."""
-    problems = "".join(f"<p>{escape_text(one)}</p>" for one in data.problems())
-    box = f'<div class="problem" role="alert">{problems}</div>' if problems else ""
-    camera = data.provenance.get("camera")
-    found = camera.get("message") if isinstance(camera, Mapping) and camera.get("accepted") is True else None
-    for good in filter(None, (data.verdict if data.ok else None, found)):
-        box += f'<p class="lede">{escape_text(good)}</p>'
-    cells = "".join(
-        f"<div><dt>{escape_text(name)}</dt><dd>{escape_text(value)}</dd></div>" for name, value in data.numbers()
-    )
-    return box + (f'<dl class="numbers">{cells}</dl>' if cells else "")
-
-
 def _spectra_note(data: ReportData, thin: int) -> str:
     parts = ["Solid: reconstruction."]
     if data.truth is not None:
@@ -257,87 +260,24 @@ def _spectra_note(data: ReportData, thin: int) -> str:
     parts.append(
         f"Values here are rounded to 1/4094 of the range of a band{every}; the result file has the exact ones."
     )
-    return escape_text(" ".join(parts))
+    return " ".join(parts)
 
 
-def _residual(data: ReportData, limits: Mapping[str, tuple[float, float]]) -> str:
-    if not limits:
-        return ""
-    cards = []
-    for name, heading in (("measurement", "Snapshot"), ("residual", "Residual")):
-        if name in limits:
-            low, high = limits[name]
-            cards.append(
-                f'<figure class="card"><figcaption><h3>{heading}</h3></figcaption>'
-                f'<div class="plot detector" id="plot-{name}" role="img" aria-label="{heading} as a picture"></div>'
-                f'<div class="scale {name}"><span>{_number(low)}</span><i></i>'
-                f"<span>{_number(high)}</span></div></figure>"
-            )
-    verdict = ""
-    if data.residual is not None:
-        white = residual_whiteness(data.residual)
-        verdict = (
-            f'<p class="verdict">The residual correlates with its neighbors by {white.vertical:+.3f} down and '
-            f"{white.horizontal:+.3f} across; pure noise would stay within ±{white.limit:.2g} (95 %).</p>"
-            '<p class="note">Positive: structure remains, from too much smoothing or a wrong mask. Negative: some '
-            "noise was fitted.</p>"
-        )
-    return f'<section><h2>Does it explain the snapshot?</h2>{verdict}<div class="pair">{"".join(cards)}</div></section>'
-
-
-def _story(data: ReportData) -> str:
-    """Convergence, automatic choices, parameters and provenance."""
-    provenance = {k: ENDED.get(str(v), v) if k == "status" else v for k, v in data.provenance.items()}
-    choice = {k: v for k, v in data.choice.items() if k != "plan"}  # the plan repeats it, for programs
-    tables = {"Chosen automatically": choice, "Parameters": data.parameters, "Provenance": provenance}
-    parts = []
-    if data.truth is not None:
-        parts.append(
-            '<section><h2>PSNR of each band</h2><figure class="card"><div class="plot" id="plot-psnr" role="img" '
-            'aria-label="PSNR of each band against the truth"></div></figure></section>'
-        )
-    if data.history:
-        last = data.history[-1]
-        ends = f"the relative residual is {last.residual:.2g}, the relative change {last.change:.2g}"
-        parts.append(
-            '<section><h2>Convergence</h2><figure class="card"><div class="plot" id="plot-convergence" role="img" '
-            f'aria-label="After {last.iteration} iterations {ends}"></div><figcaption class="note">'
-            '<span class="key residual">Residual |y \u2212 Φx| / |y|</span>'
-            '<span class="key change">change of the cube from one iteration to the next, relative</span>'
-            "</figcaption></figure></section>"
-        )
-    parts += [f"<section><h2>{head}</h2>{_table(content)}</section>" for head, content in tables.items() if content]
-    if data.choice:
-        parts.append(
-            f'<section><h2>Methods, to copy</h2><p class="verdict">{escape_text(methods_text(data))}</p></section>'
-        )
-    return f'<div class="pair">{"".join(parts)}</div>' if parts else ""
-
-
-def _table(content: Mapping[str, object]) -> str:
-    rows = "".join(
-        f'<tr><th scope="row">{escape_text(str(name).replace("_", " "))}</th><td>{_cell(value)}</td></tr>'
-        for name, value in content.items()
-    )
-    return f'<div class="scroll"><table>{rows}</table></div>'
-
-
-def _cell(value: object) -> str:
-    """A JSON value as HTML: a mapping as a table, a list with other items than numbers as a list."""
+def _plain(value: object) -> object:
+    """A JSON value as the page shows it: text, a mapping, or a list of other items than numbers."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, Mapping):
-        return _table(value) if value else "none"
+        return {str(name).replace("_", " "): _plain(one) for name, one in value.items()} or "none"
     if isinstance(value, list | tuple):
         count = sum(len(one) if isinstance(one, list) else 1 for one in value)
         if count > MAX_SHOWN:  # basis vectors
             return f"{count} numbers, in the file"
-        if all(isinstance(one, float | int) for one in value):
-            return ", ".join(_cell(one) for one in value) or "none"
-        return "<ul>" + "".join(f"<li>{_cell(one)}</li>" for one in value) + "</ul>"
+        items = [_plain(one) for one in value]
+        return items if not all(isinstance(one, float | int) for one in value) else ", ".join(map(str, items)) or "none"
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "not set"}[value]
-    return _number(value, 6) if isinstance(value, float) else escape_text(value)
+    return _number(value, 6) if isinstance(value, float) else str(value)
 
 
 def _number(value: float, digits: int = 3) -> str:
