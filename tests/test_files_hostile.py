@@ -3,6 +3,8 @@
 import os
 import pickle
 import struct
+import subprocess
+import sys
 import zipfile
 from functools import partial
 
@@ -217,16 +219,35 @@ def test_nothing_outside_the_file_is_read(tmp_path, way_out):
 
 
 def filtered(path):
-    """Bitshuffle, as detectors write it, which h5py alone has not."""
+    """A filter that neither h5py nor hdf5plugin has."""
+    pytest.importorskip("hdf5plugin", reason="HDF5 filters: pip install 'cassi[formats]'")
     with h5py.File(path, "w") as file:
         plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         plan.set_chunk(Y.shape)
-        plan.set_filter(32008, h5py.h5z.FLAG_OPTIONAL, (0, 2))
+        plan.set_filter(32012, h5py.h5z.FLAG_OPTIONAL, (0, 2))
         space = h5py.h5s.create_simple(Y.shape)
         h5py.h5d.create(file.id, b"measurement", h5py.h5t.NATIVE_FLOAT, space, plan).write_direct_chunk(
             (0, 0), b"x" * 9
         )
         file["mask"] = MASK
+
+
+@pytest.mark.parametrize("name", ["Blosc", "Blosc2", "Bitshuffle", "LZ4", "Zstd"])
+def test_filters_of_laboratories(tmp_path, name):
+    """Read by hdf5plugin, which is loaded when it is needed; without it one line says what to install."""
+    hdf5plugin = pytest.importorskip("hdf5plugin", reason="HDF5 filters: pip install 'cassi[formats]'")
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        file.create_dataset("measurement", data=Y, chunks=Y.shape, **getattr(hdf5plugin, name)())
+        file["mask"] = MASK
+    np.testing.assert_array_equal(read_measurement(tmp_path / "m.h5").y, Y)
+    read = "import sys, cassi.files; assert 'hdf5plugin' not in sys.modules; cassi.files.read_measurement(sys.argv[1])"
+    without = f"import sys; sys.modules['hdf5plugin'] = None\n{read.replace('assert', 'True or')}"
+    ran = [  # the filters stay in a process: new ones, in which nobody has loaded them
+        subprocess.run([sys.executable, "-c", program, tmp_path / "m.h5"], capture_output=True, text=True)
+        for program in (read, without)
+    ]
+    assert ran[0].returncode == 0, ran[0].stderr
+    check_words(ran[1].stderr.splitlines()[-1])
 
 
 def zipped(path):

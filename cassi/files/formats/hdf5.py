@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,11 +137,13 @@ def _missing_filter(dataset: h5py.Dataset) -> str:
 
     plist = dataset.id.get_create_plist()
     filters = [plist.get_filter(k) for k in range(plist.get_nfilters())]
+    cure = "save the file with gzip (h5repack -f GZIP=4)"
     if not all(h5py.h5z.filter_avail(code) for code, *_ in filters):
-        with suppress(ImportError):
+        try:
             import hdf5plugin  # noqa: F401  its filters are there from now on
+        except ImportError:
+            cure = f"pip install 'cassi[formats]' brings the usual ones (hdf5plugin), or {cure}"
     names = [f"{code} {name.decode(errors='replace')}" for code, *_, name in filters if not h5py.h5z.filter_avail(code)]
-    cure = "install the package hdf5plugin, or save the file with gzip (h5repack -f GZIP=4)"
     return f"is compressed by the HDF5 filter {', '.join(names)}, which is not installed; {cure}" if names else ""
 
 
