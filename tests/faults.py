@@ -24,8 +24,6 @@ from typing import Any
 from fault_table import FAULTS, Fault
 
 ROOT = Path(__file__).resolve().parents[1]
-FORKS = get_context("forkserver")  # each pytest is a fork of a process that has imported what takes seconds
-FORKS.set_forkserver_preload(["torch", "scipy.ndimage", "h5py", "pytest"])
 
 
 class StaleError(Exception):
@@ -176,7 +174,9 @@ def pytest_in(folder: Path, arguments: list[str], compiled: bool) -> None:
 def run(folder: Path, tests: str, select: str, compiled: bool) -> tuple[int, str]:
     """pytest in a copy, stopping at the first red test; its exit code and that test."""
     arguments = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", f"tests/{tests}", *(["-k", select] if select else [])]
-    process = FORKS.Process(target=pytest_in, args=(folder, arguments, compiled))
+    forks = get_context("forkserver")  # each pytest is a fork of a process that has imported what takes seconds
+    forks.set_forkserver_preload(["torch", "scipy.ndimage", "h5py", "pytest"])
+    process = forks.Process(target=pytest_in, args=(folder, arguments, compiled))
     process.start()
     process.join()
     told = (folder / "words.txt").read_text(encoding="utf-8", errors="replace")

@@ -36,7 +36,6 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
-FORK = get_context("fork")  # a kill every second: each child is there at once, with everything imported
 WRITERS = ("files/atomic.py", "files/writing.py", "files/cube_store.py", "files/formats/hdf5.py",
            "running/many.py", "looking/film.py", "simulation/optical_bench.py", "priors/learned.py",
            "training/loop.py")  # fmt: skip
@@ -175,9 +174,10 @@ def run(
     folder: Path, kind: Kind, argv: tuple[str, ...] = (), *, number: int | None = None, at: int = 0, after: float = 0.0
 ) -> tuple[int | None, int, str, float]:
     """Exit code, calls that were counted, what was said, seconds."""
-    ours, theirs = FORK.Pipe(duplex=False)
+    fork = get_context("fork")  # a kill every second: each child is there at once, with everything imported
+    ours, theirs = fork.Pipe(duplex=False)
     began = time.perf_counter()
-    process = FORK.Process(target=child, args=(folder, kind, argv or kind.argv, number, at, theirs))
+    process = fork.Process(target=child, args=(folder, kind, argv or kind.argv, number, at, theirs))
     ours_too = signal.signal(signal.SIGINT, signal.SIG_DFL)  # what is sent before the command begins ends it at once
     process.start()
     signal.signal(signal.SIGINT, ours_too)
@@ -336,7 +336,7 @@ def main() -> int:
 
 def run_in_fork(work: Callable[..., object], *arguments: object) -> None:
     """So that the process that forks never computes: threads do not survive a fork."""
-    process = FORK.Process(target=work, args=arguments)
+    process = get_context("fork").Process(target=work, args=arguments)
     process.start()
     process.join()
     if process.exitcode != 0:

@@ -3,7 +3,9 @@
 import io
 import json
 import os
+import subprocess
 import sys
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -82,3 +84,53 @@ def test_simulate_reads_masks_in_the_axes_of_their_format(tmp_path, count):
         with h5py.File(out) as file:
             found = file["mask"][:]
         assert np.array_equal(found.reshape(masks.shape), masks)
+
+
+ELSEWHERE = """
+import multiprocessing.context, os, signal, sys, warnings
+import distributed, filelock, h5py, hypothesis, matplotlib, numba, platformdirs.unix, psutil, pytest, scipy.ndimage
+import selenium, tifffile, torch, xdist  # these look for themselves which system it is
+
+for module, names in (
+    (os, "fork register_at_fork sched_getaffinity getuid geteuid uname mkfifo"),
+    (signal, "SIGKILL SIGALRM SIGUSR1 setitimer"),
+):
+    for name in names.split():
+        vars(module).pop(name, None)
+for kind in ("fork", "forkserver"):
+    multiprocessing.context._concrete_contexts.pop(kind, None)
+sys.modules |= dict.fromkeys(("fcntl", "resource", "termios", "pwd"))
+warnings.filterwarnings("error", category=EncodingWarning, module=r"cassi\\b")
+"""
+COMMANDS = """
+from cassi.cli.main import main
+for words in (
+    "simulate --size 32x32 --num-bands 4 --frames 2 --output f.h5",
+    "reconstruct f.h5 --solver gap-tv --iterations 2 --output many",
+    "simulate --size 32x32 --num-bands 4 --output a.h5",
+    "reconstruct a.h5 --solver gap-tv --iterations 2 --report --figure-format png,svg",
+    "compare a_cube.h5 leaf.csv --at 9,9,3 --csv b.csv --figure b.pdf",
+    "simulate --bench bench --size 64x64",
+    "calibrate bench",
+):
+    assert main(words.split()) == 0, words
+from cassi.cli.cluster import num_cores
+assert num_cores() >= 1
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("work", ["commands", "tests"])
+def test_a_system_that_lacks_what_windows_lacks(tmp_path, work):
+    """Without POSIX's modules and calls, and with an encoding stated for each text file: commands run, and all tests
+    can at least be collected there. Paths, locks and the end of processes on a real Windows are not seen by this."""
+    (tmp_path / "leaf.csv").write_text("nm;R\n400;0,1\n700;0,3\n", encoding="utf-8")
+    root = Path(__file__).parents[1]
+    collect = f"sys.exit(pytest.main(['--collect-only', '-q', '--rootdir', {str(root)!r}, {str(root / 'tests')!r}]))"
+    program = ELSEWHERE + (COMMANDS if work == "commands" else collect)
+    paths = os.pathsep.join(str(root / folder) for folder in ("", "tests", "scripts"))
+    done = subprocess.run(
+        [sys.executable, "-X", "warn_default_encoding", "-c", program], cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, encoding="utf-8",
+    )  # fmt: skip
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]

@@ -1,7 +1,10 @@
 """Processes that are forked."""
 
+import os
 import subprocess
 import sys
+
+import pytest
 
 FORK = """
 import os, sys, time, torch
@@ -28,6 +31,7 @@ sys.exit(4)
 """
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_forked_child_computes_as_its_parent():
     done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager
@@ -10,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 from cassi.errors import InputError, one_line
+from cassi.kernels.threads import num_cores
 
 MAX_DEATHS = 2  # of workers at one snapshot, before it counts as failed
 
@@ -38,7 +38,7 @@ def executor_at(address: str | None, inform: Callable[[str], None]) -> Iterator[
         name, _, count = address.partition(":")
         try:
             if name == "local":
-                number = int(count) if count else len(os.sched_getaffinity(0))
+                number = int(count) if count else num_cores()
                 stack.enter_context(dask.config.set({"distributed.worker.daemon": False}))
                 processes = distributed.LocalCluster(n_workers=number, threads_per_worker=1, processes=True)
                 cluster = stack.enter_context(processes)

@@ -31,6 +31,7 @@ from cassi.files.atomic import DISK_FULL, file_sha256, write_text
 from cassi.files.frames import find_files, frame_name, natural
 from cassi.files.reading import read_measurement
 from cassi.kernels.dispatch import pick_device
+from cassi.kernels.threads import num_cores
 from cassi.priors.learned import LearnedPrior
 from cassi.running.arguments import load
 from cassi.running.pipeline import Listener, reconstruct_measurement
@@ -369,7 +370,7 @@ def _at_once(read: Callable[..., Measurement], solve: object, frames: Sequence[F
         import psutil
 
         free = psutil.virtual_memory().available
-        most = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        most = num_cores()
     one = CUBES_AT_ONCE * 4 * values + GROUPS_ON_DEVICE * (device.type == "cuda")
     return int(max(1, min(most, free // one)))
 

@@ -190,7 +190,7 @@ def write_bench(folder: str | os.PathLike[str], bench: Bench) -> list[Path]:
         place.mkdir()
         for name, frame in (pictures | {"snapshot": bench.snapshot}).items():
             Image.fromarray(frame).save(place / f"{name}.png")
-        (place / "wavelengths.txt").write_text("".join(f"{w:.3f}\n" for w in bench.mask_wavelengths))
+        (place / "wavelengths.txt").write_text("".join(f"{w:.3f}\n" for w in bench.mask_wavelengths), encoding="utf-8")
         write_measurement(place / "uncalibrated.h5", design)
         write_measurement(place / "truth.h5", truth, attributes=stated)
         names = sorted(path.name for path in place.iterdir())
