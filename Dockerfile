@@ -6,7 +6,7 @@ ENV PIP_NO_CACHE_DIR=1 PYTHONDONTWRITEBYTECODE=1 NUMBA_CACHE_DIR=/tmp/numba MPLC
 WORKDIR /opt/cassi
 COPY constraints.txt ./
 RUN python -m pip install -c constraints.txt torch --index-url https://download.pytorch.org/whl/cpu
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE MODEL_CARD.md ./
 COPY cassi cassi
 RUN python -m pip install -c constraints.txt ".[formats]"
 WORKDIR /data

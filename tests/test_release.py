@@ -22,13 +22,30 @@ def test_version_is_that_of_changelog_and_citation() -> None:
 
 
 def test_conda_environment_has_what_the_package_depends_on() -> None:
-    def names(requirements: list[str]) -> set[str]:
-        return {re.split(r"[<>=]", one)[0] for one in requirements}
+    """The same names, but for two, with the same versions; a Python that is claimed; and nothing else but pip."""
+
+    def versions(requirements: list[str]) -> dict[str, str]:
+        return dict(re.fullmatch(r"([\w-]+)(.*)", one).groups() for one in requirements)
 
     stated = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))["dependencies"]
-    conda = names([one for one in stated if isinstance(one, str)])
+    conda = versions([one for one in stated if isinstance(one, str)])
     other = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
-    assert {other.get(name, name) for name in names(PROJECT["dependencies"])} <= conda
+    wanted = versions([*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["formats"]])
+    python = conda.pop("python")
+    assert conda == {other.get(name, name): version for name, version in wanted.items()} | {"pip": ""}
+    assert f"Programming Language :: Python :: {python.removeprefix('=')}" in PROJECT["classifiers"]
+
+
+def test_container_copies_what_the_build_needs() -> None:
+    """Each file that it copies exists, and pyproject.toml names no other."""
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    copied = {name for line in re.findall(r"^COPY (.*) \S+$", text, re.M) for name in line.split()}
+    assert all((ROOT / name).exists() for name in copied)
+    assert {"cassi", "pyproject.toml", PROJECT["readme"], *PROJECT["license-files"]} <= copied
+    let_in = {one[1:] for one in (ROOT / ".dockerignore").read_text(encoding="utf-8").split() if one[0] == "!"}
+    assert let_in == copied
+    python = re.search(r"^FROM python:([\d.]+)", text, re.M)
+    assert python is not None and f"Programming Language :: Python :: {python[1]}" in PROJECT["classifiers"]
 
 
 def test_workflows_run_the_sessions_there_are_on_the_pythons_that_are_claimed() -> None:

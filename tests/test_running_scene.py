@@ -3,15 +3,17 @@
 import numpy as np
 import pytest
 import torch
-from messages import refuses
+from messages import refuses, warns
 
-from cassi import CASSI
+from cassi import CASSI, reconstruct
 from cassi.kernels import cpu
 from cassi.kernels.dispatch import kernels
+from cassi.looking.report_data import report_of
 from cassi.optics.measurement import Measurement
 from cassi.running.arguments import load
 from cassi.running.scene import prepare, prepare_camera
 from cassi.settings import Settings
+from cassi.simulation.scene import procedural_scene
 
 RNG = np.random.default_rng(0)
 SHIFTS = (0, 2, 4)
@@ -84,3 +86,15 @@ def test_a_memory_map_is_taken_and_a_mask_per_band_is_not_copied(tmp_path):
     m = load(np.load(tmp_path / "y.npy", mmap_mode="r"), masks, Settings(step=2))
     assert kernels(*(torch.from_numpy(values) for values in (m.y, m.mask))) is cpu
     assert np.shares_memory(m.mask, masks)
+
+
+def test_a_wrong_number_of_bands_is_not_explained_away():
+    """The search for a camera can bend any mask to a snapshot: 3 bands where 8 are; the warning stays."""
+    generator = torch.Generator().manual_seed(0)
+    mask = (torch.rand(128, 128, generator=generator) > 0.5).float()
+    scene = procedural_scene(128, 128, torch.linspace(450, 650, 8), generator=generator).float()
+    y = CASSI.from_step(mask, step=2, num_bands=8).forward(scene)
+    with warns():
+        result = reconstruct(y, mask, num_bands=3, solver="gap-tv", num_iters=5)
+    assert result.check.kind == "bands" and not result.check.matches
+    assert report_of(result).problems()

@@ -294,11 +294,14 @@ def _step_verdict(
     # the coarsest step that explains nearly everything is considered the true one
     bands, coarsest, share = max((s for s in steps if s[2] >= COARSER_SHARE), key=lambda s: s[1], default=steps[0])
     if own < COARSER_SHARE and _other_bands(given, spectrum, lags, coarsest, own):
-        return "bands or blur", (
-            "the mask is blurred or displaced by a fraction of a pixel, or the number of bands is wrong, which looks "
-            "alike: "
-            f"{lags.size} bands with step {step} explain {own:.0%} of what the mask can, {bands} bands with step "
-            f"{coarsest} explain {share:.0%}"
+        kind: MaskKind = "bands or blur" if coarsest == 1 else "bands"  # a blur reaches every column, not every third
+        what = {
+            "bands or blur": "the mask is blurred or displaced by part of a pixel, or the number of bands is wrong",
+            "bands": "wrong number of bands, or a blur over several pixels",
+        }[kind]
+        return kind, (
+            f"{what}, which looks alike: {lags.size} bands with step {step} explain {own:.0%} of what the mask can, "
+            f"{bands} bands with step {coarsest} explain {share:.0%}"
         )
     if own >= COARSER_SHARE and coarsest > step and share >= FINER_SHARE:
         return "bands", (

@@ -65,7 +65,7 @@ from cassi.solvers.loop import Monitor, relative_norm
 
 NEAR = ("displaced", "bands or blur")  # kinds of a misfit that a search for the camera may end
 # What puts right a mask that does not fit.
-CURES = {"displaced": ("align",), "bands or blur": ("align",), "reversed": ("step",)}
+CURES = {"displaced": ("align",), "bands or blur": ("align",), "reversed": ("step",), "bands": ("num_bands", "step")}
 
 
 def ignore(*_: object) -> None:

@@ -82,8 +82,11 @@ class Scene:
 
 
 def recheck_mask(check: MaskCheck, m: Measurement) -> MaskCheck:
-    """The comparison of a measurement with the mask of the camera that was found, where only that one fits."""
-    again = check if check.matches else compare_with_mask(replace(m, check=None))
+    """The comparison of a measurement with the mask of the camera that was found, where only that one fits.
+
+    With a wrong number of bands any mask can be bent to fit: that verdict stays.
+    """
+    again = check if check.matches or check.kind == "bands" else compare_with_mask(replace(m, check=None))
     return again if again.matches else check
 
 
