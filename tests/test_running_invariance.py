@@ -8,7 +8,8 @@ import torch
 from cases import two_squares
 from messages import refuses
 
-from cassi import CASSI, Reconstruction, reconstruct
+from cassi import CASSI, Reconstruction, gap_tv, reconstruct
+from cassi.optics.detector import brightness
 from cassi.settings import SOLVERS
 
 H, W, C = 24, 20, 4
@@ -48,6 +49,14 @@ def test_rows_upside_down(solver):
 @pytest.mark.parametrize("factor", [1e-20, 1e-10, 1e10, 1e20])
 def test_any_unit(cubes, solver, factor):
     assert apart(solve(solver, Y.double().numpy() * factor).cube.double() / factor, cubes[solver]) < 1e-3
+
+
+@pytest.mark.parametrize("factor", [1, 4095])
+def test_the_weight_of_a_function_is_that_of_a_setting_times_the_level(factor):
+    """As the docstring of gap_tv says, for fractions of full scale as for counts."""
+    A, y = CASSI.from_step(MASK, 2, C), factor * Y
+    found = gap_tv(A, y, tv_weight=0.2 * brightness(A, y), num_iters=8).x
+    assert apart(solve("gap-tv", y, tv_weight=0.2, black_level=0).cube, found) < 1e-5
 
 
 @pytest.mark.parametrize("solver", SOLVERS)

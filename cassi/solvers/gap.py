@@ -89,7 +89,9 @@ def gap_tv(
     """GAP with the total variation prox, the usual baseline (Yuan, ICIP 2016).
 
     Args:
-        tv_weight: weight of TV in the denoising step, in the unit of the cube; 0.15 for a cube between 0 and 1.
+        tv_weight: weight of TV in the denoising step, in the unit of the cube; 0.15 for a cube between 0 and 1. The
+            weight W of `cassi.reconstruct` and `--tv-weight` is relative: tv_weight = W `brightness(A, y)`
+            (`cassi.optics.detector`), whatever the unit.
         tv_iters: dual steps per denoising.
         memory: share of the dual kept for the next denoising, see `cassi.priors.tv.TVDenoiser`; by default 1/2 if
             accelerated, else 1, for which the fixed points are those of GAP with the exact prox.
