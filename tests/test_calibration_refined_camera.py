@@ -11,14 +11,13 @@ from cases import moved, write_h5
 from messages import check_words, refuses
 from scipy import ndimage
 
+from cassi import CASSI, calibrate_from_captures
 from cassi.calibration import refined_camera
 from cassi.calibration.found_camera import FoundCamera
-from cassi.calibration.refined_camera import calibrate_from_captures
 from cassi.cli.main import run
 from cassi.files import read_measurement
 from cassi.looking import calibration_figures
 from cassi.optics.measurement import Measurement
-from cassi.optics.single_disperser import CASSI
 
 SHIFTS = tuple(range(0, -16, -2))  # a sign that the width of the frame does not tell
 SIZE = 128

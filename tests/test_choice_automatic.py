@@ -10,7 +10,7 @@ import pytest
 import torch
 from messages import refuses
 
-from cassi import CASSI, gap_tv
+from cassi import CASSI, MultiShot, gap_tv
 from cassi.choice import automatic, bases, noise, stages
 from cassi.choice.held_out import Split, hold_out
 from cassi.choice.noise import CameraNoise
@@ -19,7 +19,6 @@ from cassi.choice.plan import Plan
 from cassi.looking.metrics import psnr
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.detector import brightness, detect
-from cassi.optics.multi_shot import MultiShot
 from cassi.settings import Settings
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from cassi import CASSI, MultiShot
 from cassi.choice.automatic import reconstruct_auto
 from cassi.choice.bases import MIN_NARROWNESS, choose_basis, narrow_basis, narrowness, scene_basis
 from cassi.choice.by_name import solve_by_name
@@ -12,9 +13,7 @@ from cassi.choice.held_out import Split
 from cassi.choice.noise import estimate_noise
 from cassi.choice.outcome import Outcome
 from cassi.choice.stages import Problem, Watch
-from cassi.optics.multi_shot import MultiShot
 from cassi.optics.protocol import Camera
-from cassi.optics.single_disperser import CASSI
 from cassi.priors.spectral_basis import smooth_basis
 from cassi.sequence.neighbors import choose_common_plan
 from cassi.settings import Settings

@@ -11,7 +11,7 @@ from messages import check_words, refuses
 from scipy import stats
 from test_priors_learned import stirred
 
-from cassi import CASSI, reconstruct
+from cassi import CASSI, Record, Result, reconstruct
 from cassi.choice.automatic import default_stages, explore_snapshot, reconstruct_auto
 from cassi.choice.chain import Chain, ChainTrial, as_list, from_list, repeat_stages, run_chains
 from cassi.choice.held_out import Split
@@ -23,7 +23,6 @@ from cassi.optics.detector import brightness
 from cassi.priors.learned import LearnedPrior, Size, packed
 from cassi.priors.spectral_basis import analyse, smooth_basis
 from cassi.settings import Settings
-from cassi.solvers.loop import Record, Result
 from cassi.solvers.subspace_tv import subspace_tv
 
 SIZE = Size(components=4, stages=1, memory=1, width=8, blocks=1, deep_width=8, deep_blocks=2, far_width=8, far_blocks=1)

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from cassi import CASSI, InputError
 from cassi.cli.cluster import executor_at
 from cassi.cli.main import main
-from cassi.errors import InputError
 from cassi.files import read_cube, read_measurement, write_measurement
 from cassi.optics.measurement import Measurement
-from cassi.optics.single_disperser import CASSI
 from cassi.running.many import SolveWith, find_frames, reconstruct_many
 from cassi.settings import Settings
 

@@ -13,8 +13,7 @@ from messages import check_words
 from cassi import CASSI
 from cassi.calibration.found_camera import FoundCamera
 from cassi.cli.main import main
-from cassi.errors import OutputError
-from cassi.files import write_cube
+from cassi.files import OutputError, write_cube
 
 SIZE, C = 40, 6
 

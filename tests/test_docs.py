@@ -24,14 +24,13 @@ import cassi.choice.automatic
 import cassi.cli.simulate
 import cassi.looking.figures
 import cassi.sequence.neighbors
-from cassi import CASSI
+from cassi import CASSI, Record
 from cassi.choice.stages import NonLocal, Tv
 from cassi.files import write_measurement
 from cassi.files.formats.table import SUFFIXES, WRITERS
 from cassi.optics.measurement import Measurement
 from cassi.settings import SOLVERS
 from cassi.simulation.scene import procedural_scene
-from cassi.solvers.loop import Record
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 from messages import refuses
 
-from cassi.errors import OutputError
-from cassi.files import check_output, read_cube, read_measurement, write_cube
-from cassi.files.opening import open_container
+from cassi.files import OutputError, check_output, open_container, read_cube, read_measurement, write_cube
 
 envi = pytest.importorskip("spectral.io.envi")
 CUBE = np.random.default_rng(0).standard_normal((3, 5, 7)).astype(np.float32)

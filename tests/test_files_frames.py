@@ -12,8 +12,16 @@ import tifffile
 from messages import refuses
 from PIL import Image
 
-from cassi.files import Levels, ReadOptions, common_bit_depth, describe, open_container, read_measurement, shared_levels
-from cassi.files.container import Container
+from cassi.files import (
+    Container,
+    Levels,
+    ReadOptions,
+    common_bit_depth,
+    describe,
+    open_container,
+    read_measurement,
+    shared_levels,
+)
 from cassi.files.formats.tiff import _open
 from cassi.files.frames import find_files, natural
 from cassi.files.reading import open_measurement

@@ -14,12 +14,11 @@ import scipy.io
 from hypothesis import assume, given, strategies as st
 from messages import refuses
 
-from cassi.errors import OutputError
-from cassi.files import check_output, read_cube, read_measurement, replacing, write_cube, write_measurement
+from cassi import Record
+from cassi.files import OutputError, check_output, read_cube, read_measurement, replacing, write_cube, write_measurement
 from cassi.files.atomic import signals_held
 from cassi.files.cube_store import gather_cubes
 from cassi.optics.measurement import Measurement
-from cassi.solvers.loop import Record
 
 FORMATS = [".h5", ".mat", ".tif"]
 

@@ -14,8 +14,7 @@ import kill
 import numpy as np
 import pytest
 
-from cassi.files import read_cube, write_cube
-from cassi.files.atomic import replacing
+from cassi.files import read_cube, replacing, write_cube
 
 MOMENTS = 12
 

@@ -15,12 +15,11 @@ from chromium import Browser, browser  # noqa: F401  (a fixture)
 from messages import refuses
 from PIL import Image
 
-from cassi.errors import OutputError
-from cassi.files import write_cube
+from cassi import Record
+from cassi.files import OutputError, write_cube
 from cassi.looking.regions import Region, read_regions, spectrum_of, write_regions
 from cassi.looking.report_data import ReportData, read_report
 from cassi.looking.report_page import write_report
-from cassi.solvers.loop import Record
 
 HOSTILE = (
     "<img src=x onerror=\"window.owned='img'\">", "</script><script>window.owned='script'</script>",

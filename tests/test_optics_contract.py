@@ -171,6 +171,15 @@ def test_both_directions_are_the_matrix(case, batch):
     assert A.num_bands == A.cube_shape[0]
 
 
+def test_conversion_makes_another_camera_with_the_same_light(case, device):
+    A = case.A
+    if not hasattr(A, "to"):
+        pytest.skip("cameras of one's own need not be converted")
+    B, x = A.to(device=device, dtype=torch.float32), pair(A)[0]
+    assert (A.dtype, B.dtype, B.device.type, B.tol) == (F64, torch.float32, device.type, A.tol)
+    assert close(B.forward(x.to(B.device).float()).cpu().double(), A.forward(x), 1e-6)
+
+
 def test_arguments_are_not_modified(case):
     A = case.A
     x, y = pair(A)

@@ -6,9 +6,8 @@ import torch
 from messages import refuses
 from scipy import ndimage
 
+from cassi import CASSI, MultiShot
 from cassi.optics.imprint import imprint, imprint_on
-from cassi.optics.multi_shot import MultiShot
-from cassi.optics.single_disperser import CASSI
 
 
 def noise(seed, shape):

@@ -26,6 +26,10 @@ def snapshot(mask):
     return CASSI.from_step(mask, step=2, num_bands=C).forward(cube).numpy()
 
 
+def measured(y, mask, **more):
+    return Measurement(y=y, mask=mask.numpy(), shifts=tuple(range(0, 2 * C, 2)), **more)
+
+
 def spoiled(y, count=40):
     """With isolated hot pixels, some of them two side by side, and where they are."""
     rng = np.random.default_rng(5)
@@ -47,7 +51,7 @@ def test_a_snapshot_without_them_is_left_alone(snapshot, mask, electrons):
     if electrons:
         y = np.random.default_rng(0).poisson(y / y.max() * electrons).astype(np.float32)
     assert impulses(y, C).sum() <= 1  # of 11,000
-    m = Measurement(y=snapshot, mask=mask.numpy(), shifts=tuple(range(0, 2 * C, 2)))
+    m = measured(snapshot, mask)
     assert remove_impulses(m) is m
 
 
@@ -73,7 +77,7 @@ def test_what_stands_out_everywhere_is_left_and_told(snapshot, mask):
     """Every 23rd pixel is more than the 3 % that even a bad detector has; and few bands may make such pixels."""
     y = snapshot.copy()
     y.ravel()[::23] *= 20
-    told = remove_impulses(Measurement(y=y, mask=mask.numpy(), shifts=tuple(range(0, 2 * C, 2))))
+    told = remove_impulses(measured(y, mask))
     assert told.bad_pixels is None
     assert [("give a map of bad pixels" in note, "exceed all" in note) for note in told.notes] == [(True, True)]
     assert remove_impulses(told).notes == told.notes
@@ -87,22 +91,17 @@ def test_what_stands_out_everywhere_is_left_and_told(snapshot, mask):
 
 def test_of_a_stack_those_of_most_frames_count(snapshot, mask):
     y, hot = spoiled(snapshot)
-    stack = np.stack([y, y, snapshot])
-    m = Measurement(y=stack, mask=mask.numpy(), shifts=tuple(range(0, 2 * C, 2)))
-    assert np.array_equal(remove_impulses(m).bad_pixels, hot)
-    once = Measurement(y=stack[1:][::-1].copy()[:0:-1], mask=mask.numpy(), shifts=tuple(range(0, 2 * C, 2)))
-    assert np.array_equal(remove_impulses(once).bad_pixels, hot)
-    rare = Measurement(y=np.stack([y, snapshot]), mask=mask.numpy(), shifts=tuple(range(0, 2 * C, 2)))
+    assert np.array_equal(remove_impulses(measured(np.stack([y, y, snapshot]), mask)).bad_pixels, hot)
+    rare = measured(np.stack([y, snapshot]), mask)
     assert remove_impulses(rare) is rare
 
 
 def test_each_shot_has_hot_pixels_of_its_own(snapshot, mask):
     y, hot = spoiled(snapshot)
-    both = np.stack([snapshot, y])
-    m = Measurement(y=both, mask=np.stack([mask, mask]), shifts=tuple(range(0, 2 * C, 2)), shots=2)
-    found = remove_impulses(m)
+    both, masks = np.stack([snapshot, y]), torch.stack([mask, mask])
+    found = remove_impulses(measured(both, masks, shots=2))
     assert not found.bad_pixels[0].any() and np.array_equal(found.bad_pixels[1], hot)
-    stack = remove_impulses(Measurement(y=np.stack([both] * 3), mask=m.mask, shifts=m.shifts, shots=2))
+    stack = remove_impulses(measured(np.stack([both] * 3), masks, shots=2))
     assert np.array_equal(stack.bad_pixels, found.bad_pixels)
 
 

@@ -114,16 +114,6 @@ def test_the_operator_keeps_its_own_values(generator):
         A.mask = mask
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_to_makes_a_new_operator(weighted, device, generator):
-    mask = torch.rand(4, 5, generator=generator)
-    A = CASSI(mask, (2, 0, 1), torch.rand(4, 7, generator=generator) if weighted else None)
-    B = A.to(device=device, dtype=F64)
-    assert (A.dtype, A.device.type, B.dtype, B.device.type) == (torch.float32, "cpu", F64, device.type)
-    x = torch.randn(A.cube_shape, generator=generator)
-    torch.testing.assert_close(B.forward(x.to(B.mask)).cpu().float(), A.forward(x))
-
-
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 @pytest.mark.parametrize("mask_shape", [(2, 3), (3, 2, 3)], ids=["shared", "per-band"])
 @pytest.mark.parametrize("shifts", [(0, 1, 2), (1, -2, 0)], ids=str)

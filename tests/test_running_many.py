@@ -18,8 +18,7 @@ from test_priors_learned import SMALL, stirred
 
 from cassi import CASSI, reconstruct
 from cassi.cli.main import main
-from cassi.errors import OutputError
-from cassi.files import read_measurement
+from cassi.files import OutputError, read_measurement
 from cassi.priors.learned import LearnedPrior
 from cassi.running import many
 from cassi.running.many import Frame, find_frames, reconstruct_many

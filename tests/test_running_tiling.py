@@ -11,25 +11,21 @@ import torch
 from hypothesis import given, strategies as st
 from messages import check_words, refuses
 
+from cassi import CASSI, gap_tv, reconstruct, reconstruct_tiled
 from cassi.calibration.camera_model import CameraModel
 from cassi.calibration.found_camera import FoundCamera
 from cassi.choice.adaptation import Adapt
 from cassi.choice.stages import STRIDE, STRIDE_OF_SEVERAL
 from cassi.cli.main import script
-from cassi.errors import OutputError
-from cassi.files import read_cube, write_measurement
+from cassi.files import OutputError, read_cube, write_measurement
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.cropping import crop
 from cassi.optics.measurement import Measurement
-from cassi.optics.single_disperser import CASSI
 from cassi.priors.learned import MULTIPLE
 from cassi.running import tiling
-from cassi.running.reconstruct import reconstruct
-from cassi.running.tiled_file import reconstruct_tiled
 from cassi.running.tiling import solve_tiled, tile_grid
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
-from cassi.solvers.gap import gap_tv
 
 HEIGHT, WIDTH, BANDS = 72, 96, 6
 

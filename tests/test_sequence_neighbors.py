@@ -8,10 +8,9 @@ import torch
 from messages import refuses
 from scipy import ndimage
 
-from cassi import CASSI
+from cassi import CASSI, InputError
 from cassi.choice.plan import Plan
 from cassi.choice.stages import Learned, NonLocal, Tv, Watch
-from cassi.errors import InputError
 from cassi.optics.measurement import Measurement
 from cassi.sequence.frames import InSequence, ReadWindow, neighbor_indices, sequence_plan
 from cassi.sequence.moving_scene import MovingScene

@@ -10,8 +10,7 @@ import torch
 from cases import F64, Plain, camera, noisy
 from messages import refuses
 
-from cassi import least_squares
-from cassi.optics.multi_shot import MultiShot
+from cassi import MultiShot, least_squares
 
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])

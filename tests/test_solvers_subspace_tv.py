@@ -12,11 +12,10 @@ import torch
 from cases import F64, make_mask, tv_prox
 from messages import refuses
 
-from cassi import CASSI, gap
+from cassi import CASSI, MultiShot, gap
 from cassi.kernels.dispatch import eager
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.detector import brightness
-from cassi.optics.multi_shot import MultiShot
 from cassi.optics.psf import gaussian_psf
 from cassi.priors.spectral_basis import analyse, coefficient_weights, smooth_basis, synthesise
 from cassi.priors.tv import TVDenoiser

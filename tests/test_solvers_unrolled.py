@@ -12,10 +12,9 @@ from messages import refuses
 from test_priors_learned import SMALL, stirred
 
 import cassi.solvers.unrolled as module
-from cassi import CASSI
+from cassi import CASSI, MultiShot
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.detector import brightness, object_level
-from cassi.optics.multi_shot import MultiShot
 from cassi.optics.psf import gaussian_psf
 from cassi.priors.learned import LearnedPrior
 from cassi.priors.spectral_basis import smooth_basis
