@@ -2,16 +2,16 @@
 
 import math
 import mmap
-import multiprocessing
 import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from cases import tv_prox
+from cases import random as random_of, tv_prox
 from messages import refuses
 from torch import Tensor
 
@@ -19,11 +19,12 @@ from cassi import CASSI, MultiShot, admm_tv, gap_tv
 from cassi.kernels import cpu, cpu_lowrank, cpu_tv, threads
 from cassi.kernels.convolution import convolve_rows
 from cassi.kernels.dispatch import eager as eagerly, kernels
-from cassi.kernels.jit import jit
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
 from cassi.priors.spectral_basis import smooth_basis
 from cassi.running.warm_up import warm_up
 from cassi.solvers.subspace_tv import subspace_tv
+
+random = partial(random_of, dtype=torch.float32)
 
 
 @pytest.fixture
@@ -31,10 +32,6 @@ def three_threads(monkeypatch, torch_threads):
     """Three threads, also for the little work of a test."""
     monkeypatch.setattr(threads, "SMALL", 0)
     torch_threads(3)
-
-
-def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
 def problem(seed: int = 0) -> tuple[CASSI, Tensor]:
@@ -118,27 +115,6 @@ def test_several_callers_at_once(three_threads):
         jobs = [pool.submit(gap_tv, *problems[k % 4], tv_weight=0.1, num_iters=10) for k in range(12)]
         for k, job in enumerate(jobs):
             assert torch.equal(job.result().x, expected[k % 4])
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
-def test_a_forked_process_has_threads_of_its_own(three_threads):
-    u, q = random(8, 64, 80), torch.zeros(2, 8, 64, 80)
-    expected = tv_prox(u, 0.3, num_iters=2)[0][-1, -1].tolist()  # the pool of this process is running
-    context = multiprocessing.get_context("fork")
-    queue = context.SimpleQueue()
-
-    def denoise() -> None:
-        cpu.tv_steps(u, torch.tensor(0.3), q, None, 2, 1.0)
-        queue.put(u[-1, -1].tolist())
-
-    child = context.Process(target=denoise, daemon=True)
-    child.start()
-    child.join(30)
-    if child.is_alive():
-        child.kill()
-    assert child.exitcode == 0
-    assert queue.get() == expected
 
 
 def test_what_the_kernels_take():
@@ -233,8 +209,3 @@ def test_without_the_kernels():
     exec(code, here := {})
     kernel, found = run.stdout.split()
     assert kernel == "None" and float(found) == pytest.approx(here["found"], rel=1e-5)
-
-
-def test_a_machine_without_a_place_for_compiled_code(monkeypatch):
-    monkeypatch.setattr("numba.core.caching.FunctionCache._impl_class._locator_classes", [])
-    assert jit(lambda x: 2 * x)(21) == 42
