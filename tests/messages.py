@@ -1,6 +1,7 @@
 """What the program says to its users, kept in `messages.txt`, so that no other test depends on the wording.
 
     with refuses():              an InputError (or what is named) is raised, and reads as the file has it
+    refused(call, ...)           the same for a call
     with warns():               the same for warnings
     check_words(text)                   the same for lines of output, or notes
 
@@ -14,10 +15,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,6 +45,17 @@ def refuses(
     message = str(caught.value).partition("\n")[0]
     message = re.sub(hide, "...", message) if hide else message
     check_words(f"{type(caught.value).__name__}{f' ({kind})' if kind else ''}: {message}")
+
+
+def refused(
+    call: Callable[..., object],
+    *given: Any,
+    error: type[Exception] | tuple[type[Exception], ...] = InputError,
+    **more: Any,
+) -> None:
+    """`call` with what is given must end in that error."""
+    with refuses(error):
+        call(*given, **more)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from messages import check_words, refuses
+from messages import check_words, refused
 from scipy import ndimage
 
 from cassi.calibration.dispersion import Dispersion, image_shift
@@ -57,14 +57,12 @@ def test_the_dispersion_is_fitted_and_inverted():
     np.testing.assert_allclose(left.wavelength(-truth), wavelengths, atol=1e-3)
     # a little beyond the captured wavelengths is fine, far beyond is not
     assert curve.wavelength(curve(np.array([655.0]))) == pytest.approx(655, abs=0.1)
-    with refuses():
-        curve.wavelength(np.array([1000.0]))
+    refused(curve.wavelength, np.array([1000.0]))
 
 
 def test_a_curve_that_turns_back_is_refused():
     curve = Dispersion(np.array([-9.9, 18.0, -8.18]), np.array([450.0, 550.0, 650.0]), np.zeros(3), np.zeros(3))
-    with refuses():
-        curve.wavelength(np.array([0.0]))
+    refused(curve.wavelength, np.array([0.0]))
 
 
 def test_the_camera_of_the_bench_is_recovered(bench, found):
@@ -103,8 +101,7 @@ def test_correction_by_hand():
     y, bad = found.correct(np.array([[[110, 20, 0]], [[10, 110, 0]]]))
     assert bad.tolist() == [[[True, False, True]], [[False, True, True]]]
     assert y.tolist() == [[[0.0, 0.0, 0.0]], [[0.0, 0.0, 0.0]]]
-    with refuses():
-        found.correct(np.zeros((2, 3)))
+    refused(found.correct, np.zeros((2, 3)))
 
 
 def test_exposures_and_the_order_of_the_mask_frames_do_not_matter(bench, found):
@@ -138,8 +135,7 @@ def test_what_is_saved_is_loaded(found, tmp_path):
     wrong = replace(found, dispersion=replace(found.dispersion, measured=found.dispersion.measured + 0.6))
     assert "the wavelength of a picture wrong" in wrong.summary()[1]
     assert Calibration.load(replace(found, read_noise=0.0).save(tmp_path / "silent.h5")).read_noise == 0
-    with refuses():
-        found.save(tmp_path / "c.h5")
+    refused(found.save, tmp_path / "c.h5")
 
 
 @pytest.mark.parametrize(
@@ -157,8 +153,7 @@ def test_a_damaged_calibration_is_refused(found, tmp_path, damage):
     found.save(tmp_path / "c.h5")
     with h5py.File(tmp_path / "c.h5", "r+") as file:
         damage(file)
-    with refuses():
-        Calibration.load(tmp_path / "c.h5")
+    refused(Calibration.load, tmp_path / "c.h5")
 
 
 def test_figures_are_drawn(found):
@@ -186,8 +181,7 @@ def test_figures_are_drawn(found):
     ],
 )  # fmt: skip
 def test_errors_say_what_is_wrong(bench, change):
-    with refuses():
-        calibrate(**{**frames(bench), **change})
+    refused(calibrate, **{**frames(bench), **change})
 
 
 def test_frames_are_found_by_their_names(bench, tmp_path):
@@ -211,28 +205,21 @@ def test_a_stack_is_read_as_its_frames(tmp_path):
     np.save(tmp_path / "b.npy", np.ones((2, 3)))
     assert read_frames([tmp_path / "a.npy", tmp_path / "b.npy"]).shape == (3, 2, 3)
     np.save(tmp_path / "c.npy", np.ones((3, 3)))
-    with refuses():
-        read_frames([tmp_path / "a.npy", tmp_path / "c.npy"])
+    refused(read_frames, [tmp_path / "a.npy", tmp_path / "c.npy"])
     np.savez(tmp_path / "e.npz", a=np.ones((2, 3)), b=np.ones((2, 3)))
-    with refuses():
-        read_frames([tmp_path / "e.npz"])
+    refused(read_frames, [tmp_path / "e.npz"])
 
 
 def test_missing_frames_and_wavelengths_are_named(tmp_path):
-    with refuses():
-        find_frames(tmp_path / "nowhere")
+    refused(find_frames, tmp_path / "nowhere")
     np.save(tmp_path / "dark.npy", np.zeros((4, 4)))
     (tmp_path / "empty").mkdir()
-    with refuses():
-        find_frames(tmp_path / "empty")
-    with refuses():
-        find_frames(tmp_path)
+    refused(find_frames, tmp_path / "empty")
+    refused(find_frames, tmp_path)
     for name in ("flat", "mask_1", "mask_2"):
         np.save(tmp_path / f"{name}.npy", np.zeros((4, 4)))
-    with refuses():
-        find_frames(tmp_path)
-    with refuses():
-        find_frames(tmp_path, "unknown")
+    refused(find_frames, tmp_path)
+    refused(find_frames, tmp_path, "unknown")
     assert find_frames(tmp_path, "500,600").wavelengths.tolist() == [500, 600]
 
 
@@ -248,10 +235,8 @@ def test_a_snapshot_is_read_through_its_calibration(bench, found, tmp_path):
     assert read_calibrated(tmp_path / "stack.npy", found).y.shape == (3, 64, 78)
     np.testing.assert_array_equal(read_calibrated(tmp_path / "stack.npy", found, frames=0).y, y)
     assert read_calibrated(tmp_path / "stack.npy", found, frames=slice(1, 3)).y.shape == (2, 64, 78)
-    with refuses():
-        read_calibrated(tmp_path / "stack.npy", found, frames=3)
-    with refuses():
-        read_calibrated(tmp_path / "snapshot.npy", found, frames=1)
+    refused(read_calibrated, tmp_path / "stack.npy", found, frames=3)
+    refused(read_calibrated, tmp_path / "snapshot.npy", found, frames=1)
 
 
 def script(name: str, *words: object) -> int:

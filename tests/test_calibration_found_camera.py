@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from cases import moved
-from messages import check_words, refuses
+from messages import check_words, refused
 from scipy import ndimage
 
 from cassi.calibration.camera_model import BLURS, CameraModel, blur_weights, blurred_masks, box_blurred
@@ -251,19 +251,16 @@ def test_several_snapshots_count_together(scene, mask):
 
 
 def test_what_cannot_be_used(mask):
-    with refuses(ValueError):
-        find_camera()
+    refused(find_camera, error=ValueError)
     m = Measurement(y=np.ones((40, 54), np.float32), mask=mask[:40, :40], shifts=SHIFTS)
-    with refuses(ValueError):
-        find_camera(m, replace(m, y=np.ones((40, 55), np.float32)))
+    refused(find_camera, m, replace(m, y=np.ones((40, 55), np.float32)), error=ValueError)
 
 
 def test_negative_light_is_refused_before_the_search(scene, mask, monkeypatch):
     monkeypatch.setattr("cassi.calibration.found_camera.find_model", lambda *_: pytest.fail("searched"))
     m = photographed(scene, mask, mask)
     for changed, black in ((replace(m, y=-m.y), None), (m, float(m.y.max()))):
-        with refuses():
-            find_camera(changed, black_level=black)
+        refused(find_camera, changed, black_level=black)
 
 
 @pytest.mark.parametrize("kind", ["grey", "binary"])
@@ -351,8 +348,7 @@ def test_a_dispersion_that_is_right_is_kept(drawn, fading):
 
 def test_what_cannot_be_aligned(mask):
     y, mask = torch.ones(SIZE, SIZE + max(SHIFTS)), torch.as_tensor(mask)
-    with refuses():
-        align(y[:, :SIZE], mask, SHIFTS)
+    refused(align, y[:, :SIZE], mask, SHIFTS)
     dark = align(torch.zeros_like(y), mask, SHIFTS)
     assert not dark.accepted and torch.equal(torch.as_tensor(dark.mask), mask)
 

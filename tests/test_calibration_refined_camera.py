@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from cases import moved, write_h5
-from messages import check_words, refuses
+from messages import check_words, refused
 from scipy import ndimage
 
 from cassi import CASSI, calibrate_from_captures
@@ -72,11 +72,9 @@ def test_the_summary_names_captures_and_doubt(refined, captures):
 
 
 def test_captures_that_do_not_go_together(captures):
-    with refuses(ValueError):
-        calibrate_from_captures([])
+    refused(calibrate_from_captures, [], error=ValueError)
     m = captures[0]
-    with refuses(ValueError):
-        calibrate_from_captures([m, replace(m, y=m.y[:, :100])])
+    refused(calibrate_from_captures, [m, replace(m, y=m.y[:, :100])], error=ValueError)
 
 
 def test_every_figure_is_drawn(refined):

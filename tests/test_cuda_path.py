@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from messages import check_words, refuses, warns
+from messages import check_words, refused, refuses, warns
 from pretend_device import Ledger, pretend_cuda
 from test_priors_learned import SMALL
 from torch import Tensor
@@ -234,8 +234,7 @@ def test_what_is_wrong_with_numbers_on_the_device_is_said_when_they_are_read():
         A = CASSI.from_step(mask.to(CUDA), 2, BANDS)
         with refuses(ValueError):
             subspace_tv(A, y.to(CUDA), torch.eye(BANDS)[:4].to(CUDA), variance=-y.to(CUDA), num_iters=3)
-        with refuses(FloatingPointError):
-            NonlocalDenoiser(0.5)(z.to(CUDA), 0)
+        refused(NonlocalDenoiser(0.5), z.to(CUDA), 0, error=FloatingPointError)
         with refuses(ValueError):
             NonlocalDenoiser(torch.tensor([1.0, -1.0, 1.0, 1.0]).to(CUDA))(z.nan_to_num().to(CUDA), 0)
 
@@ -330,8 +329,7 @@ def test_the_second_device_is_honoured():
     with pretend_cuda(1):
         found = reconstruct("cuda:1", **named("gap-tv"))
         assert found.cube.device == torch.device("cuda:1") and found.parameters["device"] == "cuda:1"
-        with refuses():
-            pick_device("cuda:2")
+        refused(pick_device, "cuda:2")
 
 
 @pytest.mark.parametrize("options", [{}, of_several()], ids=["arrays", "a camera on the device"])
@@ -389,12 +387,10 @@ def test_what_a_gpu_refuses_is_refused():
         here, there = torch.ones(3, device="cuda"), torch.ones(3)
         with refuses(RuntimeError):
             here + there
-        with refuses(TypeError):
-            here.numpy()
+        refused(here.numpy, error=TypeError)
         with refuses(RuntimeError):
             there[here.long()]
-        with refuses(RuntimeError):
-            torch.rand(3, device="cuda", generator=torch.Generator())
+        refused(torch.rand, 3, error=RuntimeError, device="cuda", generator=torch.Generator())
         before = ledger.launches.total(), ledger.waits.total()
         total = ((here + 1) * 2).sum()
         assert (ledger.launches.total() - before[0], ledger.waits.total() - before[1]) == (3, 0)

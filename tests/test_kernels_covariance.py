@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 from benchmarks.timing import allocations
-from messages import refuses
+from messages import refused
 
 from cassi.kernels.covariance import covariance_sum, pixel_mean
 
@@ -69,5 +69,4 @@ def test_transposed_images_and_derivatives():
     ],
 )  # fmt: skip
 def test_bad_arguments_are_named(call, error):
-    with refuses(error):
-        call()
+    refused(call, error=error)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from cases import random as random_of, tv_prox
-from messages import refuses
+from messages import refused
 from torch import Tensor
 
 from cassi import CASSI, MultiShot, admm_tv, gap_tv
@@ -139,8 +139,7 @@ def test_not_a_number_comes_through():
     assert int(A.forward(x).isnan().sum()) == 1
     assert tv_prox(x, 0.3, num_iters=2)[0].isnan().any()
     y[0, 2, 3] = math.inf
-    with refuses(FloatingPointError):
-        gap_tv(A, y, tv_weight=0.1, num_iters=3)
+    refused(gap_tv, A, y, error=FloatingPointError, tv_weight=0.1, num_iters=3)
 
 
 @pytest.mark.parametrize("weight", [0.0, 1e-30, 1e-12, 1.0, 1e12, 1e30])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from cases import F64, random
-from messages import refuses
+from messages import refused
 
 from cassi.kernels.linear import conjugate_gradient_steps, conjugate_gradients, largest_eigenvalue, linear_map
 
@@ -59,12 +59,10 @@ def test_nothing_is_solved_by_nothing():
 
 
 def test_the_iteration_that_failed_is_named():
-    with refuses(FloatingPointError):
-        conjugate_gradients(lambda x: x, torch.tensor([1.0, math.nan]))
+    refused(conjugate_gradients, lambda x: x, torch.tensor([1.0, math.nan]), error=FloatingPointError)
     calls = iter([1.0, 1.0, math.nan])
     M = torch.diag(torch.arange(1.0, 9.0))
-    with refuses(FloatingPointError):
-        conjugate_gradients(lambda x: next(calls) * (M @ x), torch.ones(8))
+    refused(conjugate_gradients, lambda x: next(calls) * (M @ x), torch.ones(8), error=FloatingPointError)
 
 
 def test_the_largest_eigenvalue():

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from cases import random
-from messages import refuses
+from messages import refused
 from oracle import matrix as dense
 
 from cassi import admm_tv, gap_tv
@@ -125,5 +125,4 @@ def test_gaussian_psf():
     ],
 )  # fmt: skip
 def test_bad_arguments_are_named(call, error):
-    with refuses(error):
-        call(torch.ones(4, 5))
+    refused(call, torch.ones(4, 5), error=error)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from cases import F64, camera, noisy, scene
-from messages import refuses
+from messages import refused
 from scipy.sparse.linalg import lsqr
 
 from cassi import MultiShot
@@ -71,5 +71,4 @@ def test_deepinv_has_forward_adjoint_inverse_and_prox(shots):
 def test_a_missing_package_is_named_with_its_extra(bridge, package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)  # as Python has it: an import of it fails
     monkeypatch.setitem(sys.modules, "deepinv.physics", None)
-    with refuses():
-        bridge(camera()[0])
+    refused(bridge, camera()[0])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from cases import F64, random
-from messages import refuses
+from messages import refused, refuses
 from oracle import matrix
 from torch import Tensor
 
@@ -365,8 +365,7 @@ def test_derivatives_in_cube_and_measurement(case):
 def test_an_iterated_inverse_has_no_derivative_in_the_mask():
     mask = (masks(4, 5) + 0.5).requires_grad_()
     for A in (BlurredCASSI(mask, (0.0, 1.5)), MultiShot((CASSI(mask, (0, 1)), CASSI(mask, (0, -1))))):
-        with refuses(RuntimeError):
-            A.pinv(torch.ones(A.measurement_shape, dtype=F64))
+        refused(A.pinv, torch.ones(A.measurement_shape, dtype=F64), error=RuntimeError)
 
 
 def test_what_is_kept_of_a_camera_follows_a_learned_mask():
@@ -421,12 +420,9 @@ def test_every_solver_takes_every_camera(case, solver):
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_solvers_tell_what_was_swapped(solver):
     A = CASSI(masks(4, 5), (0, 1, 2))
-    with refuses(TypeError):
-        SOLVERS[solver](torch.ones(4, 7), A)
-    with refuses(TypeError):
-        SOLVERS[solver](A, np.ones((4, 7)))
-    with refuses(ValueError):
-        SOLVERS[solver](A, torch.ones(3, 4, 5, dtype=F64))
+    refused(SOLVERS[solver], torch.ones(4, 7), A, error=TypeError)
+    refused(SOLVERS[solver], A, np.ones((4, 7)), error=TypeError)
+    refused(SOLVERS[solver], A, torch.ones(3, 4, 5, dtype=F64), error=ValueError)
 
 
 def test_transforms_of_torch_func(case):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from messages import refuses
+from messages import refused
 from scipy import ndimage
 
 from cassi import CASSI, MultiShot
@@ -38,8 +38,7 @@ def test_brightness_and_small_moves_do_not_matter():
 
 
 def test_sizes_that_do_not_fit():
-    with refuses(ValueError):
-        imprint(np.ones((2, 8, 8)), np.ones((8, 9)))
+    refused(imprint, np.ones((2, 8, 8)), np.ones((8, 9)), error=ValueError)
 
 
 def test_the_mask_of_a_camera_on_its_cube():

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from messages import check_words, refuses
+from messages import check_words, refused
 from scipy.ndimage import gaussian_filter
 
 from cassi.files import read_measurement
@@ -164,8 +164,7 @@ def test_without_detail_nothing_is_claimed(y, mask, level):
     ],
 )  # fmt: skip
 def test_what_cannot_be_compared(y, mask, shifts):
-    with refuses(ValueError):
-        check_mask(y, mask, shifts)
+    refused(check_mask, y, mask, shifts, error=ValueError)
 
 
 CAPTURES = {

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from messages import refuses
+from messages import refused
 
 from cassi import CASSI, MultiShot, double_disperser, video_camera
 
@@ -38,5 +38,4 @@ def test_single_precision_pinv_stays_bounded_where_masks_nearly_agree():
     ],
 )
 def test_errors_say_what_is_wrong(build, error):
-    with refuses(error):
-        build()
+    refused(build, error=error)

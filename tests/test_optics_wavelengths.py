@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from cases import write_h5
-from messages import refuses
+from messages import refused
 
 from cassi.files.wavelength_files import parse_wavelengths
 from cassi.optics.wavelengths import PRESETS
@@ -56,17 +56,13 @@ def test_files(tmp_path):
     ],
 )  # fmt: skip
 def test_what_is_no_list(text):
-    with refuses():
-        parse_wavelengths(text, 3)
+    refused(parse_wavelengths, text, 3)
 
 
 def test_files_without_wavelengths(tmp_path):
     (tmp_path / "w.txt").write_text("450 blue")
-    with refuses():
-        parse_wavelengths(str(tmp_path / "w.txt"), 2)
+    refused(parse_wavelengths, str(tmp_path / "w.txt"), 2)
     (tmp_path / "w.txt").write_text("1 " * 600_000)
-    with refuses():
-        parse_wavelengths(str(tmp_path / "w.txt"), 2)
+    refused(parse_wavelengths, str(tmp_path / "w.txt"), 2)
     np.savez(tmp_path / "w.npz", mask=np.ones((2, 2)))
-    with refuses():
-        parse_wavelengths(str(tmp_path / "w.npz"), 2)
+    refused(parse_wavelengths, str(tmp_path / "w.npz"), 2)

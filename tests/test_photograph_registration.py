@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from messages import refuses
+from messages import refused
 from PIL import Image
 from scipy.ndimage import gaussian_filter
 
@@ -95,14 +95,11 @@ def test_an_eight_bit_picture_comes_back_as_it_was_written(tmp_path):
 
 
 def test_files_that_cannot_be_used(tmp_path):
-    with refuses():
-        read_side_picture(tmp_path / "none.png")
+    refused(read_side_picture, tmp_path / "none.png")
     (tmp_path / "text.png").write_text("no picture")
-    with refuses():
-        read_side_picture(tmp_path / "text.png")
+    refused(read_side_picture, tmp_path / "text.png")
     Image.fromarray(9 * np.eye(20, dtype=np.uint8)).save(tmp_path / "grey.png")
-    with refuses():
-        write_side_picture(tmp_path / "two.png", np.ones((20, 20, 2)))
+    refused(write_side_picture, tmp_path / "two.png", np.ones((20, 20, 2)))
     assert isinstance(read_side_picture(tmp_path / "grey.png"), SidePicture)
 
 

@@ -7,7 +7,7 @@ from itertools import groupby
 import numpy as np
 import pytest
 import torch
-from messages import check_words, refuses
+from messages import check_words, refused
 from scipy.ndimage import gaussian_filter, rotate
 
 import cassi
@@ -147,13 +147,10 @@ def test_what_does_not_go_with_a_picture_is_refused(snapshot):
     _, mask, y, _ = snapshot
     side = SidePicture(np.eye(64))
     for settings in ({"solver": "gap-tv"}, {"uncertainty": True}, {"prior": "tv"}, {"budget": 9.0}, {"num_iters": 9}):
-        with refuses():
-            cassi.reconstruct(y, mask, num_bands=8, camera="as-given", side=side, **settings)
-    with refuses():
-        cassi.reconstruct(torch.stack([y, y]), mask, num_bands=8, camera="as-given", side=side)
+        refused(cassi.reconstruct, y, mask, num_bands=8, camera="as-given", side=side, **settings)
+    refused(cassi.reconstruct, torch.stack([y, y]), mask, num_bands=8, camera="as-given", side=side)
     curves = SidePicture(np.eye(64), np.ones((1, 5)))
-    with refuses():
-        cassi.reconstruct(y, mask, num_bands=8, camera="as-given", side=curves)
+    refused(cassi.reconstruct, y, mask, num_bands=8, camera="as-given", side=curves)
 
 
 def test_the_command_line_makes_and_takes_one(tmp_path, capsys):

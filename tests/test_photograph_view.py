@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from messages import refuses
+from messages import refused
 from torch import Tensor
 
 from cassi import CASSI, MultiShot, SidePicture
@@ -52,10 +52,8 @@ def test_light_divided_out_of_the_scene_is_in_the_mask():
 
 @pytest.mark.parametrize(("R", "w"), [((2, 4), (2, 4, 5)), ((2, 3), (2, 4, 6))])
 def test_sizes_that_do_not_fit(R, w):
-    with refuses(ValueError):
-        SideView(camera(), random(*R), random(*w))
-    with refuses(ValueError):
-        SideView(camera(), -random(2, 3), random(2, 4, 5))
+    refused(SideView, camera(), random(*R), random(*w), error=ValueError)
+    refused(SideView, camera(), -random(2, 3), random(2, 4, 5), error=ValueError)
 
 
 def test_a_quarter_turn_and_a_displacement_by_hand():
@@ -91,8 +89,7 @@ def test_there_and_back():
     ],
 )  # fmt: skip
 def test_pictures_that_cannot_be(picture, response):
-    with refuses():
-        SidePicture(picture, response)
+    refused(SidePicture, picture, response)
 
 
 def test_expected_curves_lie_where_the_colors_are():

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from messages import refuses
+from messages import refused
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -114,8 +114,7 @@ def test_files_that_hold_no_prior_are_refused(tmp_path, what):
         torch.save(state, path)
     else:
         save_file(state, path, {"no fields": None, "another size": fields | {"width": "16"}}.get(what, fields))
-    with refuses(ValueError):
-        load_prior(path)
+    refused(load_prior, path, error=ValueError)
 
 
 def test_weights_are_shipped_by_what_they_may_be_used_for():
@@ -124,11 +123,9 @@ def test_weights_are_shipped_by_what_they_may_be_used_for():
     with safe_open(shipped_weights("research"), framework="pt") as file:
         assert file.metadata()["licence"].startswith("for research")
     assert load_prior().size == load_prior("research").size == Size()
-    with refuses(ValueError):
-        load_prior("free")
+    refused(load_prior, "free", error=ValueError)
 
 
 def test_damaged_weights_of_the_program_are_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(KINDS, "research", hashlib.sha256(b"other").hexdigest())
-    with refuses(ValueError):
-        load_prior()
+    refused(load_prior, error=ValueError)

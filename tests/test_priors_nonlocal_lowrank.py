@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from cases import tv_prox
-from messages import refuses
+from messages import refused
 
 from cassi.kernels.dispatch import eager
 from cassi.priors.nonlocal_lowrank import GroupFilters, NonlocalDenoiser, _features, _match, singular_value_gain
@@ -167,8 +167,7 @@ def test_denoiser_for_solvers(scene):
     ],
 )  # fmt: skip
 def test_bad_arguments_are_named(scene, call, error):
-    with refuses(error):
-        call(scene[1])
+    refused(call, scene[1], error=error)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -7,7 +7,7 @@ import pytest
 import scipy.fft
 import torch
 from cases import F64
-from messages import refuses
+from messages import refused
 
 from cassi.priors.spectral_basis import analyse, principal_basis, smooth_basis, synthesise
 
@@ -51,8 +51,7 @@ def test_unequal_spacing_holds_functions_smooth_in_wavelength():
         (principal_basis, torch.full((2, 2), math.nan), 2),
 ])  # fmt: skip
 def test_what_has_no_basis(make, given, K):
-    with refuses(ValueError):
-        make(given, K)
+    refused(make, given, K, error=ValueError)
 
 
 def test_principal_basis_is_brightness_and_the_eigenvectors_of_the_rest():

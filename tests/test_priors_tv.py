@@ -7,7 +7,7 @@ import oracle
 import pytest
 import torch
 from cases import F64, differences, random, tv, tv_prox
-from messages import refuses
+from messages import refused
 
 from cassi.kernels.dispatch import eager
 from cassi.priors.tv import TVDenoiser
@@ -182,7 +182,5 @@ def test_the_denoiser_is_the_warm_started_prox(path):
 
 def test_what_is_refused():
     for bad in (-0.1, math.nan, torch.tensor([1.0, -2.0])[:, None, None]):
-        with refuses(ValueError):
-            TVDenoiser(bad)
-    with refuses(ValueError):
-        TVDenoiser(0.1, memory=2)
+        refused(TVDenoiser, bad, error=ValueError)
+    refused(TVDenoiser, 0.1, error=ValueError, memory=2)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from messages import refuses
+from messages import refused
 from scipy import ndimage
 
 from cassi import CASSI, InputError
@@ -107,10 +107,8 @@ def test_frames_of_other_scenes_do_no_harm(film):
 
 
 def test_moving_scenes_are_checked():
-    with refuses(ValueError):
-        MovingScene(A, [])
-    with refuses(ValueError):
-        MovingScene(A, [None, torch.zeros(2, 4, 4)])
+    refused(MovingScene, A, [], error=ValueError)
+    refused(MovingScene, A, [None, torch.zeros(2, 4, 4)], error=ValueError)
 
 
 def test_a_window_is_the_frame_and_those_beside_it(film):
@@ -125,8 +123,7 @@ def test_a_window_is_the_frame_and_those_beside_it(film):
     m = ReadWindow(read, count=4, reach=2)("film.h5", frames=1)
     np.testing.assert_array_equal(m.y, stack.y[[1, 0, 2]])  # without the one that cannot be read
     np.testing.assert_array_equal(m.cube, stack.cube[1])
-    with refuses():
-        ReadWindow(read, count=4)("film.h5", frames=3)
+    refused(ReadWindow(read, count=4), "film.h5", frames=3)
     assert neighbor_indices(2, 3, 2) == [0, 1]
 
 
@@ -142,5 +139,4 @@ def test_a_frame_alone_is_what_it_would_be_without_a_sequence(film):
     assert joined.parameters["together"] == 2
     assert joined.parameters.keys() >= lone.parameters.keys() - {"common_plan"}, "both say every argument of the call"
     assert torch.equal(lone.cube, reconstruct(frames[0], camera="as-given", device="cpu").cube)
-    with refuses():
-        sequence_plan(frames[:1])
+    refused(sequence_plan, frames[:1])

@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from messages import check_words, refuses
+from messages import check_words, refused
 
 from cassi import CASSI
 from cassi.cli.main import script
@@ -89,25 +89,19 @@ def test_cameras_that_cannot_be():
         {"full_well": 100.0},
     ]
     for options in cases:
-        with refuses(ValueError):
-            detect(light, **options)
+        refused(detect, light, error=ValueError, **options)
     for broken in (-light, light * math.nan):
-        with refuses(ValueError):
-            detect(broken)
-    with refuses(ValueError):
-        detect(0 * light, bit_depth=8)
+        refused(detect, broken, error=ValueError)
+    refused(detect, 0 * light, error=ValueError, bit_depth=8)
 
 
 def test_masks_and_scenes_that_cannot_be():
     for transmission in (0.0, 1.0):
-        with refuses(ValueError):
-            random_mask(4, 4, transmission=transmission, generator=seeded())
+        refused(random_mask, 4, 4, error=ValueError, transmission=transmission, generator=seeded())
     for wavelengths in ([], [math.nan], [[450.0]]):
-        with refuses(ValueError):
-            procedural_scene(8, 8, wavelengths, generator=seeded())
+        refused(procedural_scene, 8, 8, wavelengths, error=ValueError, generator=seeded())
     for make in (random_mask, lambda *size, generator: procedural_scene(*size, BANDS, generator=generator)):
-        with refuses(ValueError):
-            make(0, 4, generator=seeded())
+        refused(make, 0, 4, error=ValueError, generator=seeded())
 
 
 @pytest.mark.parametrize("kind", ["binary", "grey"])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from messages import refuses
+from messages import refused, refuses
 
 from cassi.files import open_container, read_measurement
 from cassi.simulation.optical_bench import Bench, dispersion, simulate_bench, write_bench
@@ -96,8 +96,7 @@ def test_frames_are_read_back_equal(bench, tmp_path):
 
 def test_a_folder_in_use_is_left_alone(bench, tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
-    with refuses():
-        write_bench(tmp_path, bench)
+    refused(write_bench, tmp_path, bench)
 
 
 @pytest.mark.parametrize("change", [{"height": 8}, {"step": 5}])

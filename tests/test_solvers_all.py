@@ -9,7 +9,7 @@ import oracle
 import pytest
 import torch
 from cases import F64, Foreign, camera, noisy, scene, tv_prox
-from messages import refuses
+from messages import refused
 
 from cassi import CASSI, admm, admm_tv, fista, fista_tv, gap, gap_tv
 from cassi.kernels.dispatch import eager
@@ -297,16 +297,14 @@ def test_bad_measurements_stop_at_the_first_iteration(solve, bad):
     A, _ = camera()
     y = noisy(A)
     y[2, 3] = bad
-    with refuses(FloatingPointError):
-        solve(A, y, num_iters=5)
+    refused(solve, A, y, error=FloatingPointError, num_iters=5)
 
 
 @every_method
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_failing_denoiser_is_named_by_its_iteration(solve, dense, bad):
     A, _ = camera()
-    with refuses(FloatingPointError):
-        solve(A, noisy(A), lambda x, k: x * bad if k == 2 else x * 0.9, num_iters=9)
+    refused(solve, A, noisy(A), lambda x, k: x * bad if k == 2 else x * 0.9, error=FloatingPointError, num_iters=9)
 
 
 @every_solver
@@ -314,23 +312,18 @@ def test_what_solvers_refuse(solve):
     A, _ = camera()
     y = noisy(A)
     for options in [{"num_iters": 0}, {"tv_weight": -0.1}, {"x0": torch.zeros(2, 5, 4, dtype=F64)}]:
-        with refuses(ValueError):
-            solve(A, y, **{"num_iters": 3, **options})
+        refused(solve, A, y, error=ValueError, **{"num_iters": 3, **options})
     for shape in [(2, 3, 5, 4), (1, 3, 5, 4)]:
-        with refuses(ValueError):
-            solve(A, y, num_iters=3, x0=torch.zeros(shape, dtype=F64))
-    with refuses(ValueError):
-        solve(A, torch.zeros(5, 7, dtype=F64), num_iters=3)
-    with refuses(TypeError):
-        solve(A, y.float(), num_iters=3)
+        refused(solve, A, y, error=ValueError, num_iters=3, x0=torch.zeros(shape, dtype=F64))
+    refused(solve, A, torch.zeros(5, 7, dtype=F64), error=ValueError, num_iters=3)
+    refused(solve, A, y.float(), error=TypeError, num_iters=3)
 
 
 @pytest.mark.parametrize("rho", [0.0, -1.0, math.nan])
 @pytest.mark.parametrize("solve", [partial(admm, prox_g=shrink), partial(admm_tv, tv_weight=0.1)])
 def test_admm_needs_a_positive_penalty(solve, rho):
     A, _ = camera()
-    with refuses(ValueError):
-        solve(A, noisy(A), rho=rho, num_iters=3)
+    refused(solve, A, noisy(A), error=ValueError, rho=rho, num_iters=3)
 
 
 @every_solver
@@ -344,8 +337,7 @@ def test_a_wanted_gradient_never_gives_a_stale_cube(solve, which):
         A = CASSI(A.mask.clone().requires_grad_(), A.shifts)
     else:
         y.requires_grad_()
-    with refuses(RuntimeError):
-        solve(A, y, num_iters=5)
+    refused(solve, A, y, error=RuntimeError, num_iters=5)
     with torch.no_grad():
         assert torch.equal(solve(A, y, num_iters=5).x, expected)
 

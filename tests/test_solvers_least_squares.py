@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse.linalg
 import torch
 from cases import F64, Plain, camera, noisy
-from messages import refuses
+from messages import refused
 
 from cassi import MultiShot, least_squares
 
@@ -85,8 +85,6 @@ def test_what_least_squares_refuses():
     A, _ = camera()
     y = noisy(A)
     for damping in (-1.0, math.nan):
-        with refuses(ValueError):
-            least_squares(A, y, damping=damping)
+        refused(least_squares, A, y, error=ValueError, damping=damping)
     for operator in (A, Plain(A)):
-        with refuses(FloatingPointError):
-            least_squares(operator, y * math.nan)
+        refused(least_squares, operator, y * math.nan, error=FloatingPointError)

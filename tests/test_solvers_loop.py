@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from messages import check_words, refuses
+from messages import check_words, refused
 from pretend_device import pretend_cuda
 
 from cassi import Record, Result
@@ -55,18 +55,14 @@ def test_the_monitor_may_stop_it():
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_divergence_names_the_solver_and_the_iteration(bad):
-    with refuses(FloatingPointError):
-        run([0.1, bad])
-    with refuses(FloatingPointError):
-        run([0.1], residual=bad)
+    refused(run, [0.1, bad], error=FloatingPointError)
+    refused(run, [0.1], error=FloatingPointError, residual=bad)
 
 
 def test_what_is_refused():
-    with refuses(ValueError):
-        run([], num_iters=0)
+    refused(run, [], error=ValueError, num_iters=0)
     for tol in (-1.0, math.nan):
-        with refuses(ValueError):
-            run([0.1], tol=tol)
+        refused(run, [0.1], error=ValueError, tol=tol)
 
 
 def compared(residual: float, change: float) -> tuple[torch.Tensor, ...]:
@@ -168,8 +164,7 @@ def test_changes(size, dtype, path, generator):
         spoiled = new.clone()
         spoiled[2, size // 2] = bad
         for pair in ((spoiled, old), (spoiled, torch.zeros_like(old)), (old, spoiled)):
-            with refuses(FloatingPointError):
-                compare(*pair)
+            refused(compare, *pair, error=FloatingPointError)
 
 
 def test_a_change_is_summed_in_double_precision(path):
@@ -180,8 +175,7 @@ def test_a_change_is_summed_in_double_precision(path):
 
 
 def test_a_change_needs_equal_shapes():
-    with refuses(ValueError):
-        compare(torch.zeros(1, 2, 3), torch.zeros(2, 3))
+    refused(compare, torch.zeros(1, 2, 3), torch.zeros(2, 3), error=ValueError)
 
 
 def test_overwrite():
@@ -191,8 +185,6 @@ def test_overwrite():
     overwrite(buffer, buffer)
     assert torch.equal(buffer, value)
     for bad in (torch.zeros(3, 2), torch.zeros(2, 1), torch.zeros(2, 3, dtype=torch.float64)):
-        with refuses(ValueError):
-            overwrite(buffer, bad)
+        refused(overwrite, buffer, bad, error=ValueError)
     for nothing in (None, value.numpy()):
-        with refuses(TypeError):
-            overwrite(buffer, nothing)
+        refused(overwrite, buffer, nothing, error=TypeError)

@@ -10,7 +10,7 @@ import oracle
 import pytest
 import torch
 from cases import F64, make_mask, tv_prox
-from messages import refuses
+from messages import refused
 
 from cassi import CASSI, MultiShot, gap
 from cassi.kernels.dispatch import eager
@@ -334,8 +334,7 @@ def test_errors():
     y = A.forward(scene(A))
     broken = y.clone()
     broken[0, 0] = math.nan
-    with refuses(FloatingPointError):
-        subspace_tv(A, broken, B)
+    refused(subspace_tv, A, broken, B, error=FloatingPointError)
     for options in (
         {"basis": smooth_basis(5, 3)},
         {"basis": torch.ones(4, dtype=F64)}, {"variance": -1.0},
@@ -345,17 +344,14 @@ def test_errors():
         {"momentum": 0.34}, {"momentum": -0.1},
         {"y": y[:, 1:]}, {"num_iters": 0},
     ):  # fmt: skip
-        with refuses(ValueError):
-            subspace_tv(**{"A": A, "y": y, "basis": B, **options})
+        refused(subspace_tv, error=ValueError, **{"A": A, "y": y, "basis": B, **options})
     _, state = subspace_tv(A, y, B, num_iters=1)
     for K, size in ((2, (4, 8, 9)), (4, (4, 8, 9)), (3, (4, 16, 9)), (3, (4, 8, 8))):
         other = camera(size)
-        with refuses(ValueError):
-            subspace_tv(other, other.forward(scene(other)), smooth_basis(4, K), state=state)
+        refused(subspace_tv, other, other.forward(scene(other)), smooth_basis(4, K), error=ValueError, state=state)
     # the compiled kernel writes where these say: another shape must never reach it
     for u in (torch.zeros(3, 8, 9), torch.zeros(1, 1, 1), torch.zeros(7), torch.zeros(2, 4, 8, 9)):
-        with refuses(ValueError):
-            subspace_tv(A, y, B, state=replace(state, u=u.double()))
+        refused(subspace_tv, A, y, B, error=ValueError, state=replace(state, u=u.double()))
 
 
 OTHERS = {

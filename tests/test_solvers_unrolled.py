@@ -8,7 +8,7 @@ import oracle
 import pytest
 import torch
 from cases import F64, make_mask
-from messages import refuses
+from messages import refused
 from test_priors_learned import SMALL, stirred
 
 import cassi.solvers.unrolled as module
@@ -158,7 +158,5 @@ def test_what_does_not_fit_is_refused():
         {"basis": smooth_basis(6, 5)},
         {"start": good["start"][:, 1:]},
     ):
-        with refuses(ValueError):
-            unrolled(**good | wrong)
-    with refuses(FloatingPointError):
-        unrolled(**good | {"y": good["y"] * math.nan})
+        refused(unrolled, error=ValueError, **good | wrong)
+    refused(unrolled, error=FloatingPointError, **good | {"y": good["y"] * math.nan})
