@@ -28,6 +28,7 @@ from cassi import InputError
 GOLDEN = Path(__file__).with_name("messages.txt")
 NUMBER = re.compile(r"[-+]?\d+\.\d+(?:e[-+]?\d+)?")
 STEP = re.compile(r"step \d+ of \d+: ")  # progress, no message
+Errors = type[Exception] | tuple[type[Exception], ...]
 Entries = dict[str, dict[str, list[str]]]  # of a test function, of its parameters "[...]" or "": messages in order
 
 update = False  # set by conftest.py
@@ -35,9 +36,7 @@ recorded: Entries = {}  # in this process
 
 
 @contextmanager
-def refuses(
-    error: type[Exception] | tuple[type[Exception], ...] = InputError, *, hide: str = ""
-) -> Iterator[pytest.ExceptionInfo]:
+def refuses(error: Errors = InputError, *, hide: str = "") -> Iterator[pytest.ExceptionInfo]:
     """What is done within must end in that error; what the pattern `hide` finds in its message does not count."""
     with pytest.raises(error) as caught:
         yield caught
@@ -47,12 +46,7 @@ def refuses(
     check_words(f"{type(caught.value).__name__}{f' ({kind})' if kind else ''}: {message}")
 
 
-def refused(
-    call: Callable[..., object],
-    *given: Any,
-    error: type[Exception] | tuple[type[Exception], ...] = InputError,
-    **more: Any,
-) -> None:
+def refused(call: Callable[..., object], *given: Any, error: Errors = InputError, **more: Any) -> None:
     """`call` with what is given must end in that error."""
     with refuses(error):
         call(*given, **more)
