@@ -270,7 +270,7 @@ FAULTS = [
         "test_choice_stages.py", "by_more_than_chance"),
     Fault("the first chain is taken in any case", "choice/chain.py::run_chains",
         "accepts(new_verdict, verdict)", "True", "test_choice_stages.py", "first_chain_that_passes"),
-    Fault("noise counts more in any case", "choice/stages.py::NonLocal.run", "not is_smaller(verdict, best)", "False",
+    Fault("noise counts more in any case", "choice/stages.py::NonLocal._choose_noise", "not is_smaller(verdict, best)", "False",
         "test_choice_stages.py", "choose_how_much"),
     Fault("how much noise counts is not said in the plan", "choice/stages.py::NonLocal.run",
         "replace(self, noise=noise)", "self", "test_choice_stages.py", "choose_how_much"),

@@ -160,7 +160,7 @@ class Watch:
     def over(self) -> bool:
         return self.stopped or self.late
 
-    def of(self, history: tuple[Record, ...], cost: float, *, trial: bool = False) -> Monitor:
+    def stage_monitor(self, history: tuple[Record, ...], cost: float, *, trial: bool = False) -> Monitor:
         """The monitor of a stage that starts now, at this cost an iteration; a trial adds no records to the history."""
         self.last = time.perf_counter()
 
@@ -255,7 +255,7 @@ class Tv(Stage):
         state, watch = state or State(y), watch or Watch()
         result, run = subspace_tv(
             A, y, problem.basis, variance=problem.variance, tv_weight=problem.weight(A, y), num_iters=self.num_iters,
-            tol=TOL, state=state.run, monitor=watch.of(state.history, 1.0),
+            tol=TOL, state=state.run, monitor=watch.stage_monitor(state.history, 1.0),
         )  # fmt: skip
         return state.followed_by(result, run, self)
 
@@ -308,22 +308,30 @@ class NonLocal(Stage):
         solve = partial(subspace_tv, A, y, problem.basis, tv_weight=weight, denoise=denoise, momentum=MAX_MOMENTUM)
         if self.noise not in (None, 1):
             solve(num_iters=1, variance=problem.variance, state=start)  # makes filters that do not depend on `noise`
-        noise, num_iters, cost = self.noise or 1.0, self.num_iters, self.ITERATION + self.MATCH / self.num_iters
-        if self.noise is None and problem.verdict is not None and num_iters > TRIAL_ITERS:
-            best, initial, end = None, start, watch.spent + len(NOISE_FACTORS) * TRIAL_ITERS * cost
-            for count in NOISE_FACTORS:
-                result, run = solve(
-                    num_iters=TRIAL_ITERS, variance=count * problem.variance, state=initial,
-                    monitor=watch.of(state.history, cost, trial=True),
-                )  # fmt: skip
-                verdict = problem.verdict(result.x)
-                if best is not None and (watch.over or not is_smaller(verdict, best)):
-                    break
-                best, noise, start, num_iters = verdict, count, run, self.num_iters - TRIAL_ITERS
-            watch.expected += watch.spent - end  # trials that were not needed
-        monitor = watch.of(state.history, cost)
-        result, run = solve(num_iters=num_iters, variance=noise * problem.variance, state=start, monitor=monitor)
+        noise, run, done = self.noise or 1.0, start, 0
+        if self.noise is None and problem.verdict is not None and self.num_iters > TRIAL_ITERS:
+            noise, run = self._choose_noise(solve, problem, problem.verdict, state.history, start, watch)
+            done = TRIAL_ITERS
+        monitor = watch.stage_monitor(state.history, self.ITERATION + self.MATCH / self.num_iters)
+        variance = noise * problem.variance
+        result, run = solve(num_iters=self.num_iters - done, variance=variance, state=run, monitor=monitor)
         return replace(state.followed_by(result, run, replace(self, noise=noise)), noise=noise)
+
+    def _choose_noise(
+        self, solve: Callable[..., tuple[Result, SubspaceState]], problem: Problem,
+        judge: Callable[[Tensor], Verdict], history: tuple[Record, ...], start: SubspaceState, watch: Watch,
+    ) -> tuple[float, SubspaceState]:  # fmt: skip
+        """How many times the noise counts, and the end of the trial with it, from which the run goes on."""
+        factor, end, best = 1.0, start, None
+        for tried in NOISE_FACTORS:
+            monitor = watch.stage_monitor(history, self.ITERATION + self.MATCH / self.num_iters, trial=True)
+            variance = tried * problem.variance
+            result, run = solve(num_iters=TRIAL_ITERS, variance=variance, state=start, monitor=monitor)
+            verdict = judge(result.x)
+            if best is not None and (watch.over or not is_smaller(verdict, best)):
+                break
+            factor, end, best = tried, run, verdict
+        return factor, end
 
 
 @dataclass(frozen=True)
@@ -349,7 +357,7 @@ class Learned(Stage):
         with torch.no_grad():
             result, _ = unrolled(
                 A, y - A.forward(rest), B, prior, start, variance=variance, level=problem.weight(A, y),
-                monitor=watch.of(state.history, self.STAGE),
+                monitor=watch.stage_monitor(state.history, self.STAGE),
             )  # fmt: skip
         x = result.x + rest
         run = state.run if state.run is None else replace(state.run, z=analyse(x, problem.basis.to(y)))

@@ -29,12 +29,12 @@ def run(args: argparse.Namespace) -> int:
         bit_depth=args.bit_depth,
     )
     found.save(args.output, overwrite=args.overwrite)
-    tell(args, found.summary(), {"dispersion": fig.dispersion(found), "detector": fig.detector(found)})
+    draw_and_say(args, found.summary(), {"dispersion": fig.dispersion(found), "detector": fig.detector(found)})
     return 0
 
 
-def tell(args: argparse.Namespace, lines: list[str], drawn: dict[str, Figure]) -> None:
-    """What was found, and its figures, beside its file."""
+def draw_and_say(args: argparse.Namespace, lines: list[str], drawn: dict[str, Figure]) -> None:
+    """Draw what was found beside its file, and print it."""
     from cassi.looking.figures import save_figures
 
     folder = figures_folder(args.figures, Path(args.output))

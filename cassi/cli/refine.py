@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from cassi.calibration import refined_camera
 from cassi.calibration.found_camera import FoundCamera
-from cassi.cli.calibrate import tell
+from cassi.cli.calibrate import draw_and_say
 from cassi.cli.options import values_for
 from cassi.cli.places import check_files
 from cassi.cli.shell import warn
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
             warn(args, f"{m.source}: {check.verdict}; the camera as found does not fit it either")
     found.together.save(args.output, wavelengths=measurements[0].wavelengths, overwrite=args.overwrite)
     drawn = {"moved": fig.moved(found), "sharpness": fig.sharpness(found), "mask_error": fig.mask_error(found)}
-    tell(args, found.summary(), {name: figure for name, figure in drawn.items() if figure is not None})
+    draw_and_say(args, found.summary(), {name: figure for name, figure in drawn.items() if figure is not None})
     return 0
 
 
