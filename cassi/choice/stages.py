@@ -323,14 +323,17 @@ class NonLocal(Stage):
     ) -> tuple[float, SubspaceState]:  # fmt: skip
         """How many times the noise counts, and the end of the trial with it, from which the run goes on."""
         factor, end, best = 1.0, start, None
+        cost = self.ITERATION + self.MATCH / self.num_iters
+        planned = watch.spent + len(NOISE_FACTORS) * TRIAL_ITERS * cost
         for tried in NOISE_FACTORS:
-            monitor = watch.stage_monitor(history, self.ITERATION + self.MATCH / self.num_iters, trial=True)
+            monitor = watch.stage_monitor(history, cost, trial=True)
             variance = tried * problem.variance
             result, run = solve(num_iters=TRIAL_ITERS, variance=variance, state=start, monitor=monitor)
             verdict = judge(result.x)
             if best is not None and (watch.over or not is_smaller(verdict, best)):
                 break
             factor, end, best = tried, run, verdict
+        watch.expected += watch.spent - planned  # trials that were not needed
         return factor, end
 
 

@@ -17,6 +17,7 @@ from cassi.choice.stages import Tv
 from cassi.optics.protocol import Camera
 
 NUM_ITERS = 100  # of total variation
+HELD_OUT = 0.05  # fraction of the detector pixels
 SIDE = 5  # of the square over which errors and gradients are averaged [pixel]
 FLOOR = 2e-3  # of an error or a gradient, in units of the scene's brightness
 
@@ -55,7 +56,7 @@ def bootstrap(
     rolled by a third, both): in place R would return x, as x explains y. (Efron & Tibshirani, "An Introduction to the
     Bootstrap" (1993), chapter 6.) The errors are those of noise, mask and prior, but for a scene as smooth as the cube.
     """
-    split = Split.of(A, y, seed + 1)
+    split = Split.of(A, y, seed + 1, HELD_OUT)
     keep = (~split.held).to(y)
 
     def solve(y: Tensor) -> Tensor:
@@ -90,7 +91,7 @@ def standard_deviation(repeats: Bootstrap, x: Tensor, level: float) -> Tensor:
     """
     slopes = torch.gradient(x, dim=[d for d in (-2, -1) if x.shape[d] > 1])
     gradient = _box(torch.stack([slope.square() for slope in slopes]).sum(0), 1) if slopes else torch.zeros_like(x)
-    whole = OFFSET + TYPICAL * math.log(max(repeats.median / level, FLOOR))
+    whole = OFFSET + TYPICAL * math.log(max(repeats.median / level, FLOOR / 10))
     whole += HELD_OUT_POWER * math.log(max(repeats.held_out_error, FLOOR))
     powers = (LOCAL, _box(repeats.squared, 3)), (GRADIENT, gradient)
     logs = torch.stack([power / 2 * (v / level**2 + FLOOR**2).log() for power, v in powers])
