@@ -70,5 +70,6 @@ def test_a_command_that_is_killed(tmp_path):
     if not hasattr(kill.os, "fork") or sys.platform == "darwin":
         pytest.skip("the script kills forks of itself: Windows has none, and on macOS they are not safe after imports")
     told: list[str] = []
-    assert kill.tried(tmp_path, "simulate", moments=1, signals=[signal.SIGTERM], say=told.append) == 0
-    assert len(told) == 2 and all("1 moments" in line for line in told)
+    signals = [signal.SIGTERM, signal.SIGINT]
+    assert kill.tried(tmp_path, "simulate", moments=1, signals=signals, say=told.append) == 0
+    assert len(told) == 4 and all("1 moments" in line for line in told)

@@ -135,10 +135,12 @@ def test_the_settings_of_the_user_change_nothing(cube, tmp_path, monkeypatch):
 
 def test_a_backend_that_is_not_installed(tmp_path):
     """As the environment of a notebook's shell names it; a backend that is there is still the user's."""
-    for backend, kept in (("of-no-one", "agg"), ("svg", "svg")):
+    drawn = "cassi.looking.figures.srgb(numpy.ones((3, 8, 8)), numpy.array([450.0, 550, 650])).savefig('a.png')"
+    for backend, kept, module, work in (
+        ("of-no-one", "agg", "cassi.looking.figures", drawn), ("svg", "svg", "cassi.looking", "0"),
+    ):  # fmt: skip
         code = (
-            "from cassi.looking.figures import srgb; import numpy, matplotlib, os;"
-            "srgb(numpy.ones((3, 8, 8)), numpy.array([450.0, 550, 650])).savefig('a.png');"
+            f"import {module}, numpy, matplotlib, os; {work};"
             "print(matplotlib.get_backend().lower(), os.environ['MPLBACKEND'])"
         )
         env = os.environ | {"MPLBACKEND": backend, "PYTHONPATH": os.pathsep.join(sys.path)}

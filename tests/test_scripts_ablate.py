@@ -42,7 +42,7 @@ def test_pairs_differ_where_the_constant_counts(tmp_path):
     """The stride is imported by no other module, the level of a judge by several; its own value changes nothing."""
     output, lines = tmp_path / "worth.csv", []
     changes = ["choice.stages.STRIDE=5", "choice.judge.NOT_WORSE=1e9"]
-    one = {"size": 32, "scenes": 1, "noises": ("clean",), "quality": "fast"}
+    one = {"size": 24, "scenes": 1, "noises": ("clean",), "quality": "fast"}
     text = ablate(changes=changes, output=output, report=lines.append, **one)
     rows = list(csv.DictReader(output.open()))
     assert [row["constant"] for row in rows] == ["choice.stages.STRIDE", "choice.judge.NOT_WORSE"]

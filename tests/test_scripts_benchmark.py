@@ -4,7 +4,6 @@ import os
 import re
 
 import benchmark as script
-import numpy as np
 import pytest
 import torch
 from benchmarks import commands as whole, speed as module, throughput as many, timing
@@ -12,8 +11,7 @@ from benchmarks.gpu import gpu
 from benchmarks.quality import simulated_scenes
 from benchmarks.speed import Size, iterations_to, speed, time_to_quality, tv_solvers
 from benchmarks.throughput import frames_a_minute
-from cases import write_h5
-from messages import refuses
+from messages import refused, refuses
 
 CPU = torch.device("cpu")
 
@@ -99,10 +97,10 @@ def test_the_script_says_what_is_wrong(tmp_path, capsys, monkeypatch):
 
 def test_the_tables_of_a_gpu_are_made(hurried):
     """On the CPU, which shows that everything in them runs; the device itself is pretended in `test_cuda_path.py`."""
-    text = gpu(torch.device("cpu"), side=24, bands=6, seconds=0.01, tests=False)
+    text = gpu(torch.device("cpu"), side=16, bands=4, seconds=0.01, tests=False)
     assert text.startswith("the CPU; not measured on a GPU")
     rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
-    assert rows[0] == "24 x 24 x 6" and rows[1:4] == ["forward", "adjoint", "pseudo-inverse"]
+    assert rows[0] == "16 x 16 x 4" and rows[1:4] == ["forward", "adjoint", "pseudo-inverse"]
     assert rows[-1] == "default" and len(rows) >= 8 and text.count("Self CPU time total") == 2
 
 
@@ -115,16 +113,20 @@ def test_frames_a_minute_leave_out_the_start(tmp_path):
 
 
 def test_whole_commands_are_run(monkeypatch, tmp_path):
-    assert whole.MEASUREMENT.is_file()
-    m = write_h5(tmp_path / "m.h5", measurement=np.arange(72.0).reshape(8, 9), mask=np.eye(8), shifts=np.arange(2))
-    monkeypatch.setattr(whole, "MEASUREMENT", m)
+    """By a script that notes what it is given, in two checkouts, beside a busy process."""
+    assert whole.MEASUREMENT.is_file() and (whole.ROOT / "scripts" / "reconstruct.py").is_file()
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "reconstruct.py").write_text("import sys; open('told', 'a').write(f'{sys.argv[3:]}\\n')")
     fast = whole.Command("busy", ("--solver", "least-squares", *whole.NO_FIGURES), busy=True)
-    monkeypatch.setattr(whole, "EXAMPLE", (fast,))
+    for name, value in {"ROOT": tmp_path, "EXAMPLE": (fast,)}.items():
+        monkeypatch.setattr(whole, name, value)
     monkeypatch.setattr(whole.os, "cpu_count", lambda: 1)
-    text = whole.commands(None, against=whole.ROOT, turns=1)
-    assert re.fullmatch(r"\| command .*\n.*\n\| busy( \| [\d.]+ \| \d{3,}){2} \| [\d.]+ \|", text)
-    with refuses(ValueError):
-        whole.commands(None, against=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    text = whole.commands(None, against=tmp_path, turns=1)
+    assert re.fullmatch(r"\| command .*\n.*\n\| busy( \| [\d.]+ \| \d+){2} \| [\d.]+ \|", text)
+    told = (tmp_path / "told").read_text().splitlines()
+    assert len(told) == 4 and all(line.endswith("'--solver', 'least-squares', '--figures', 'none']") for line in told)
+    refused(whole.commands, None, against=tmp_path / "none", error=ValueError)
 
 
 def test_every_way_to_work_through_frames(monkeypatch):
@@ -132,5 +134,4 @@ def test_every_way_to_work_through_frames(monkeypatch):
     text = many.throughput(8, size=16, num_bands=3, num_iters=2)
     assert text.startswith("8 frames of 16 x 16 x 3, gap-tv, 2 iterations, start-up left out\n\n| how |")
     assert [line.split(" | ")[0] for line in text.splitlines()[4:]] == ["| one by one from Python", "| one process"]
-    with refuses(ValueError):
-        many.throughput(7)
+    refused(many.throughput, 7, error=ValueError)

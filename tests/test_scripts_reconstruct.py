@@ -1,11 +1,7 @@
 """The command line: what it writes, what it says, and that nothing it is given makes it lose anything."""
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import h5py
@@ -150,29 +146,6 @@ def test_nothing_to_reconstruct(capsys):
     check_words(refused(capsys))
     assert program(["--mask", "mask.mat", "snapshot.mat"]) == 2
     check_words(refused(capsys))
-
-
-LONG = ("--figures", "none", "--solver", "gap-tv", "--iterations", "100000")
-RUNNING = b"final run"  # the step in which it iterates
-
-
-@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
-def test_interrupted_it_leaves_no_half_file(snapshot):
-    heard = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start deaf to it
-    run = subprocess.Popen([sys.executable, SCRIPT, "--measurement", snapshot, *LONG], stderr=subprocess.PIPE)
-    signal.signal(signal.SIGINT, heard)
-    with run:
-        assert run.stderr is not None
-        seen = b""
-        while RUNNING not in seen:
-            letter = run.stderr.read(1)
-            assert letter, f"ended before its first iteration: {seen.decode()}"
-            seen += letter
-        run.send_signal(signal.SIGINT)
-        rest = run.stderr.read()
-        assert run.wait(30) == 130
-    assert b"Traceback" not in rest
-    assert [p.name for p in snapshot.parent.iterdir()] == ["m.h5"]
 
 
 def test_a_benchmark_scene_reaches_its_quality(shared_data, tmp_path, capsys):

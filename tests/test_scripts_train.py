@@ -290,7 +290,7 @@ def test_muon_steps_are_orthogonal_and_change_the_network_itself():
 def test_a_training_gains_and_resumes_from_its_checkpoint(data, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=count(1.0).__next__))  # a look at it takes a second
     monkeypatch.setattr(loop, "new_prior", lambda size, seed: new_prior(SMALL, seed))
-    settings = Settings(data, tmp_path, 1.5, rate=4e-3, size=(24, 40), start_iters=9, scenes=2, limit=2)
+    settings = Settings(data, tmp_path, 1.5, rate=4e-3, size=(16, 24), start_iters=9, scenes=2, limit=2)
 
     def test_error(prior) -> float:
         prior = copy.deepcopy(prior).train()
