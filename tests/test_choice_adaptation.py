@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from messages import refuses
+from messages import refused, refuses
 from test_choice_stages import SIZE, Shot
 
 from cassi.choice.adaptation import Adam, Adapt, Example, _random_strip, _simulate_snapshots
@@ -138,7 +138,6 @@ def test_best_adapts_where_there_is_a_network(case):
     assert fast[0] == Tv(100) and fast[1][0] == (NonLocal(1.0, 12), Learned(), NonLocal(0.25, 56, None))
     assert chains[1] == chains[0][:-1], "where the adapted cube is refused, the default's stands"
     assert all(Adapt not in chain and Learned not in chain for chain in names[2:])
-    with refuses(ValueError):
-        Adapt(0.5, 1).run(case.shot.A, case.shot.y, case.shot.problem, case.state, Watch())
+    refused(Adapt(0.5, 1).run, case.shot.A, case.shot.y, case.shot.problem, case.state, Watch(), error=ValueError)
     with torch.inference_mode(), refuses():
         case.adapted(1)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from messages import refuses
+from messages import refused
 
 from cassi import CASSI, MultiShot, gap_tv
 from cassi.choice import automatic, bases, noise, stages
@@ -17,7 +17,6 @@ from cassi.choice.noise import CameraNoise
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
 from cassi.looking.metrics import psnr
-from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.detector import brightness, detect
 from cassi.settings import Settings
 from cassi.simulation.camera import random_mask
@@ -174,13 +173,6 @@ def test_every_run_is_without_the_held_out_pixels(small, monkeypatch, part):
     assert seen[-1][1].shape == y.shape
 
 
-def test_the_plan_of_a_choice_gives_nearly_its_cube_again(small):
-    A, _, y = small
-    first = reconstruct_auto(A, y, num_iters=20)
-    again = reconstruct_auto(A, y, plan=first.plan)
-    assert float((again.result.x - first.result.x).norm() / first.result.x.norm()) < 0.2  # with all pixels
-
-
 def test_the_spectra_of_a_large_frame_are_learned_from_all_of_it(monkeypatch):
     """The window that the plan is chosen on lies where the texture is, most of the light has another spectrum."""
     monkeypatch.setattr(automatic, "WINDOW", 24)
@@ -247,16 +239,6 @@ def test_read_noise_in_the_dark_stays_bounded(dim):
     assert float(reconstruct_auto(A, y, num_iters=100).result.x.max()) < 3 * float(y.max())
 
 
-def test_other_cameras():
-    mask = random_mask(16, 20, generator=torch.Generator().manual_seed(1))
-    other = random_mask(16, 20, generator=torch.Generator().manual_seed(2))
-    shifts = (0, 1, 2, 3)
-    for A in (BlurredCASSI(mask, (0.0, 1.5, 3.0, 4.5)), MultiShot((CASSI(mask, shifts), CASSI(other, shifts)))):
-        truth = scene(camera())
-        each = reconstruct_auto(A, A.forward(truth), num_iters=60)
-        assert psnr(each.result.x, truth) > psnr(torch.full_like(truth, float(truth.mean())), truth)
-
-
 def test_several_shots_take_the_fine_stages_of_one_with_a_stronger_prior():
     """Patches of two shots hold twice the light, which a coarse run would wash out."""
     generator = torch.Generator().manual_seed(1)
@@ -271,8 +253,7 @@ def test_several_shots_take_the_fine_stages_of_one_with_a_stronger_prior():
 def test_errors(small):
     A, y, _ = small
     for changed in [{"y": y[None]}, *({"gain": gain} for gain in (0.0, math.nan))]:
-        with refuses(ValueError):
-            reconstruct_auto(**{"A": A, "y": y, "num_iters": 3, **changed})
+        refused(reconstruct_auto, error=ValueError, **{"A": A, "y": y, "num_iters": 3, **changed})
 
 
 def test_hold_out():

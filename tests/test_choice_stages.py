@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from messages import check_words, refuses
+from messages import check_words, refused
 from scipy import stats
 from test_priors_learned import stirred
 
 from cassi import CASSI, Record, Result, reconstruct
 from cassi.choice.automatic import default_stages, explore_snapshot, reconstruct_auto
-from cassi.choice.chain import Chain, ChainTrial, as_list, from_list, repeat_stages, run_chains
+from cassi.choice.chain import Chain, ChainTrial, repeat_stages, run_chains
 from cassi.choice.held_out import Split
 from cassi.choice.judge import Verdict, accepts, is_better, z
 from cassi.choice.noise import CameraNoise
@@ -95,8 +95,7 @@ def test_another_prior_forgets_the_multiplier(shot):
         state=replace(start.run, e=0 * start.run.e),
     )  # fmt: skip
     torch.testing.assert_close(found.x, expected.x)
-    with refuses(ValueError):
-        NonLocal(0.3, 2).run(shot.A, shot.y, shot.problem, None, Watch())
+    refused(NonLocal(0.3, 2).run, shot.A, shot.y, shot.problem, None, Watch(), error=ValueError)
 
 
 @pytest.mark.parametrize(("errors", "chosen"), [((2, 3), 1), ((2, 1, 3), 4), ((3, 2, 1), 16), ((2, math.nan), 1)])
@@ -146,11 +145,6 @@ def test_a_tile_is_corrected_in_units_of_its_frame(shot):
     own = brightness(shot.A, shot.y)
     torch.testing.assert_close(of(own), of(None))
     assert float((of(2 * own) - of(own)).norm()) > 1e-3 * float(start.x.norm())
-
-
-def test_stages_are_plain_values():
-    stages = (Tv(200), NonLocal(1.0, 12), Learned())
-    assert from_list(json.loads(json.dumps(as_list(stages)))) == stages
 
 
 def verdict(error: float, imprint: float | None = None, seed: int = 0) -> Verdict:
@@ -270,8 +264,7 @@ def test_a_network_that_diverges_is_as_if_it_were_not_there(shot):
     found = auto(shot, weights=wild)
     assert not found.plan.is_learned and math.isinf(found.evidence.trials[1].held_out_error)
     check_words(found.explain())
-    with refuses(FloatingPointError):
-        auto(shot, weights=wild, prior="learned")
+    refused(auto, shot, error=FloatingPointError, weights=wild, prior="learned")
 
 
 def test_a_stage_is_not_begun_without_time_for_it(shot):
@@ -331,8 +324,7 @@ def test_a_plan_comes_back_from_plain_values_and_is_repeated(shot):
         plain | {"noise": plain["noise"] | {"alpha": "a"}}, plain | {"level": math.nan}, plain | {"axis": "x"},
         plain | {"vectors": [[math.nan] * 6]}, plain | {"axis": 5}, plain | {"vectors": []},
     ):  # fmt: skip
-        with refuses():
-            Plan.from_dict(wrong)
+        refused(Plan.from_dict, wrong)
 
 
 def test_cameras_of_few_bands_go_without_a_network(shot):
@@ -369,17 +361,12 @@ def test_weights_from_a_file(shot, tmp_path):
 
 
 def test_what_does_not_go_together_is_refused(shot, tmp_path):
-    with refuses():
-        Settings(prior="x")
-    with refuses():
-        Settings(solver="gap-tv", prior="tv")
-    with refuses():
-        Settings(prior="learned", num_iters=5)
-    with refuses():
-        Settings(prior="tv", weights=stirred(SIZE))
+    refused(Settings, prior="x")
+    refused(Settings, solver="gap-tv", prior="tv")
+    refused(Settings, prior="learned", num_iters=5)
+    refused(Settings, prior="tv", weights=stirred(SIZE))
     (tmp_path / "w.safetensors").write_bytes(b"nothing")
-    with refuses():
-        reconstruct(shot.y, shot.A.mask, step=1, weights=tmp_path / "w.safetensors")
+    refused(reconstruct, shot.y, shot.A.mask, step=1, weights=tmp_path / "w.safetensors")
 
 
 def test_a_budget_is_kept_where_one_stage_fits(shot, monkeypatch):

@@ -98,16 +98,6 @@ def test_a_turned_mask_is_told_with_its_cure_and_the_cure_cures(raw, capsys, tra
     np.testing.assert_array_equal(Reading((options,), turn_mask=True)(str(raw)).mask, MASK.numpy())
 
 
-def test_the_verdict_on_the_mask_is_in_the_cube(raw, capsys):
-    for mask, ok in (("mask.h5", True), ("wrong.h5", False)):
-        assert call(raw, *FAST, "--quiet", "--overwrite", mask=mask) == 0
-        kept = attributes(raw.with_name("raw_cube.h5"))
-        assert bool(kept["ok"]) is ok
-        assert str(kept["verdict"]).startswith("the mask fits" if ok else "wrong mask")
-        assert str(kept["verdict"]) in str(kept["notes"])
-        assert ("wrong mask" in capsys.readouterr().err) is not ok
-
-
 def test_nothing_is_aligned_to_a_mask_that_does_not_belong(raw, capsys):
     assert call(raw, *FAST, "--align", "--quiet", mask="wrong.h5") == 2
     check_words(capsys.readouterr().err)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from messages import refuses
+from messages import refused
 
 from cassi.files import OutputError, check_output, open_container, read_cube, read_measurement, write_cube
 
@@ -48,13 +48,11 @@ def test_a_frame_of_one_band_is_a_measurement(tmp_path):
 def test_neither_of_the_two_files_is_replaced_unasked(tmp_path):
     (tmp_path / "c.img").write_bytes(b"theirs")
     for make in (lambda: check_output(tmp_path / "c.hdr"), lambda: write_cube(tmp_path / "c.hdr", CUBE)):
-        with refuses(OutputError):
-            make()
+        refused(make, error=OutputError)
     assert [one.name for one in tmp_path.iterdir()] == ["c.img"]
     write_cube(tmp_path / "c.hdr", CUBE, overwrite=True)
     assert np.array_equal(read_cube(tmp_path / "c.hdr")[0], CUBE)
-    with refuses():
-        write_cube(tmp_path / "d.hdr", CUBE[None])
+    refused(write_cube, tmp_path / "d.hdr", CUBE[None])
     assert not list(tmp_path.glob("*d.hdr*"))
 
 
@@ -75,12 +73,10 @@ def test_damaged_headers_are_refused(tmp_path, old, new):
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
-    with refuses():
-        read_cube(path)
+    refused(read_cube, path)
 
 
 def test_missing_data_are_named(tmp_path):
     path = write_cube(tmp_path / "c.hdr", CUBE)
     path.with_suffix(".img").unlink()
-    with refuses():
-        read_cube(path)
+    refused(read_cube, path)

@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 import tifffile
-from messages import refuses
+from messages import refused
 from PIL import Image
 
 from cassi.files import (
@@ -104,8 +104,7 @@ def test_files_of_folders_patterns_and_lists(tmp_path):
     assert names([tmp_path / "frame10.npy", tmp_path], mask)[:3] == ["frame10", "frame1", "frame2"]
     assert names(tmp_path / "frame1*.npy") == ["frame1", "frame10"]
     assert names(tmp_path / "frame1_cube.npy") == ["frame1_cube"]  # named alone it is meant
-    with refuses():
-        find_files(tmp_path / "*.tif")
+    refused(find_files, tmp_path / "*.tif")
     assert sorted(["a10b2", "a9b30", "a10b1", "A2"], key=natural) == ["A2", "a9b30", "a10b1", "a10b2"]
 
 
@@ -126,8 +125,7 @@ def test_describe_lists_arrays(tmp_path):
     ):  # fmt: skip
         assert line in text
     (tmp_path / "broken.h5").write_text("nothing")
-    with refuses():
-        describe(tmp_path / "broken.h5")
+    refused(describe, tmp_path / "broken.h5")
 
 
 def test_files_read_at_once_leave_the_log_as_it_was(tmp_path, monkeypatch):
@@ -152,8 +150,7 @@ def test_tiff_pages_that_were_appended_are_one_stack(tmp_path, options, at_once)
     one = read_measurement(tmp_path / "run.tif", mask=MASK, frames=7, levels=Levels(bit_depth=8))
     assert np.array_equal(one.y, STACK[7] / np.float32(255))
     tifffile.imwrite(tmp_path / "run.tif", STACK[0, :4], append=True)
-    with refuses():
-        read_measurement(tmp_path / "run.tif", mask=MASK)
+    refused(read_measurement, tmp_path / "run.tif", mask=MASK)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 import scipy.io
 import torch
 from cases import write_h5
-from messages import check_words, refuses
+from messages import check_words, refused, refuses
 from PIL import Image
 from test_files_reading import write_v73
 
@@ -149,8 +149,7 @@ def test_what_is_no_data_file(tmp_path):
     ],
 )  # fmt: skip
 def test_wrong_content(tmp_path, content):
-    with refuses():
-        read_measurement(write_h5(tmp_path / "m.h5", **content))
+    refused(read_measurement, write_h5(tmp_path / "m.h5", **content))
 
 
 def test_matlab_content_that_is_no_array(tmp_path):
@@ -290,8 +289,7 @@ def test_bombs_are_refused(tmp_path):
     with h5py.File(paths[2], "w") as file:
         file.create_dataset("measurement", header["shape"], "f4", chunks=(64, 64), compression="gzip")
     for container in map(open_container, paths):
-        with refuses():
-            container.read(container.entries[-1])
+        refused(container.read, container.entries[-1])
 
 
 COUNTS = (Y * 250).astype(np.uint8)

@@ -9,7 +9,7 @@ import pytest
 import scipy.io
 import torch
 from cases import write_h5
-from messages import check_words, refuses
+from messages import check_words, refused
 
 from cassi.files import Levels, read_cube, read_measurement
 from cassi.files.scaling import plan_counts
@@ -77,8 +77,7 @@ def test_the_only_image_of_a_file_is_taken_and_said(tmp_path, arrays):
 def test_key_given_by_the_user(tmp_path, arrays):
     path = write_h5(tmp_path / "m.h5", a=arrays["measurement"], b=arrays["mask"])
     assert np.array_equal(read_measurement(path, key="a", mask_key="b").y, arrays["measurement"])
-    with refuses():
-        read_measurement(path, key="c")
+    refused(read_measurement, path, key="c")
 
 
 def test_content_decides_the_format_not_the_suffix(tmp_path, arrays):
@@ -108,14 +107,11 @@ def test_stack_of_frames_is_found_by_the_rows_of_the_mask(tmp_path, arrays):
     assert np.array_equal(read_measurement(path, frames=slice(1, 3)).y, frames[1:3])
     path = write_h5(tmp_path / "last.h5", measurement=np.moveaxis(frames, 0, -1), mask=arrays["mask"])
     assert np.array_equal(read_measurement(path).y, frames)
-    with refuses():
-        read_measurement(path, frames=5)
-    with refuses():
-        read_measurement(path, frames=slice(5, 9))
+    refused(read_measurement, path, frames=5)
+    refused(read_measurement, path, frames=slice(5, 9))
     path = write_h5(tmp_path / "m.h5", **arrays)
     assert read_measurement(path, frames=0).y.shape == read_measurement(path, frames=-1).y.shape == (H, DETECTOR)
-    with refuses():
-        read_measurement(path, frames=1)
+    refused(read_measurement, path, frames=1)
 
 
 def test_dispersion_down_the_columns_is_turned(tmp_path, arrays):
@@ -141,16 +137,11 @@ def test_shifts_from_widths(difference, step, num_bands, expected):
 
 
 def test_what_does_not_fit_says_what_would():
-    with refuses():
-        infer_shifts((660, 714), (660, 660), None, None, 24, [])
-    with refuses():
-        infer_shifts((660, 714), (660, 660), None, 4, None, [])
-    with refuses():
-        infer_shifts((660, 714), (660, 660), None, 1, 28, [])
-    with refuses():
-        infer_shifts((8, 8), (8, 8), None, 2, 3, [])
-    with refuses():
-        infer_shifts((8, 14), (3, 8, 8), None, None, 4, [])
+    refused(infer_shifts, (660, 714), (660, 660), None, None, 24, [])
+    refused(infer_shifts, (660, 714), (660, 660), None, 4, None, [])
+    refused(infer_shifts, (660, 714), (660, 660), None, 1, 28, [])
+    refused(infer_shifts, (8, 8), (8, 8), None, 2, 3, [])
+    refused(infer_shifts, (8, 14), (3, 8, 8), None, None, 4, [])
 
 
 def test_shifts_of_the_file_any_order(tmp_path, arrays):
@@ -159,10 +150,8 @@ def test_shifts_of_the_file_any_order(tmp_path, arrays):
     path = write_h5(tmp_path / "f.h5", shifts=np.array([0.0, 2.4, 5.5]), **arrays)
     assert read_measurement(path).shifts == (0.0, 2.4, 5.5)
     path = write_h5(tmp_path / "w.h5", shifts=np.array([0, 9]), **arrays)
-    with refuses():
-        read_measurement(path)
-    with refuses():
-        read_measurement(tmp_path / "m.h5", num_bands=4)
+    refused(read_measurement, path)
+    refused(read_measurement, tmp_path / "m.h5", num_bands=4)
     assert read_measurement(tmp_path / "m.h5", step=1).shifts == tuple(range(7)), "the user overrules the file"
 
 
@@ -231,8 +220,7 @@ def test_displacements_are_read_off_what_is_dark(tmp_path, kind, shifts, down, f
     elif form == "arrays" and not down:
         m = load(y, stored, Settings())
     elif form == "arrays":
-        with refuses():
-            load(y, stored, Settings())
+        refused(load, y, stored, Settings())
         return
     else:
         m = read_measurement(write_h5(tmp_path / "m.h5", measurement=y, phi=stored))
@@ -248,16 +236,13 @@ def test_displacements_that_nothing_tells_are_refused(tmp_path):
     masks = np.random.default_rng(4).random((3, 8, 6)).astype(np.float32)
     y = np.ones((8, 10), np.float32)
     grey = np.random.default_rng(5).random((3, 8, 10)).astype(np.float32)
-    with refuses():
-        read_measurement(write_h5(tmp_path / "m.h5", y=y, mask_3d_shift=grey))
+    refused(read_measurement, write_h5(tmp_path / "m.h5", y=y, mask_3d_shift=grey))
     wrong = write_h5(tmp_path / "w.h5", y=y, mask_3d_shift=on_detector(masks, masks, (0, -2, -4))[0])
-    with refuses():
-        read_measurement(wrong, step=2)
+    refused(read_measurement, wrong, step=2)
     both = np.zeros((3, 12, 10), np.float32)
     for c, mask in enumerate(masks):
         both[c, 2 * c : 2 * c + 8, 2 * c : 2 * c + 6] = mask
-    with refuses():
-        read_measurement(write_h5(tmp_path / "b.h5", y=np.ones((12, 10), np.float32), mask_3d_shift=both))
+    refused(read_measurement, write_h5(tmp_path / "b.h5", y=np.ones((12, 10), np.float32), mask_3d_shift=both))
     video = read_measurement(wrong, step=0)
     assert video.shifts == (0, 0, 0) and video.mask.shape == (3, 8, 10)
 
@@ -292,14 +277,10 @@ def test_levels_and_saturation(tmp_path, arrays):
     check_words(*m.notes)
     m = read_measurement(path, levels=Levels(black_level=100, saturation=4000))
     assert np.argwhere(m.bad_pixels).tolist() == [[0, 0], [3, 4]]
-    with refuses():
-        read_measurement(path, levels=Levels(black_level=5000))
-    with refuses():
-        read_measurement(path, levels=Levels(bit_depth=10))
-    with refuses():
-        read_measurement(path, levels=Levels(bit_depth=0))
-    with refuses():
-        read_measurement(path, levels=Levels(saturation=float("nan")))
+    refused(read_measurement, path, levels=Levels(black_level=5000))
+    refused(read_measurement, path, levels=Levels(bit_depth=10))
+    refused(read_measurement, path, levels=Levels(bit_depth=0))
+    refused(read_measurement, path, levels=Levels(saturation=float("nan")))
 
 
 def test_floats_keep_their_unit():
@@ -323,8 +304,7 @@ def test_bad_pixels_from_a_file_and_nan_under_them(tmp_path, arrays):
     y = arrays["measurement"].copy()
     y[4, 5] = np.nan
     path = write_h5(tmp_path / "m.h5", measurement=y, mask=arrays["mask"])
-    with refuses():
-        read_measurement(path)
+    refused(read_measurement, path)
     bad = np.zeros((H, DETECTOR), np.uint8)
     bad[4, 5] = 1
     np.save(tmp_path / "bad.npy", bad)
@@ -332,8 +312,7 @@ def test_bad_pixels_from_a_file_and_nan_under_them(tmp_path, arrays):
     assert m.y[4, 5] == 0
     assert np.argwhere(m.bad_pixels).tolist() == [[4, 5]]
     np.save(tmp_path / "bad.npy", bad[1:])
-    with refuses():
-        read_measurement(path, bad_pixels=tmp_path / "bad.npy")
+    refused(read_measurement, path, bad_pixels=tmp_path / "bad.npy")
 
 
 def test_wavelengths_given_beside_the_file(tmp_path, arrays):
@@ -344,8 +323,7 @@ def test_wavelengths_given_beside_the_file(tmp_path, arrays):
     for given in (np.arange(4) + 500, ",".join(f"{nm:.70f}" for nm in range(500, 504))):  # longer than a file's name
         assert read_measurement(path, wavelengths=given).wavelengths.tolist() == [500, 501, 502, 503]
     path = write_h5(tmp_path / "w.h5", wavelengths=[450, 500], **arrays)
-    with refuses():
-        read_measurement(path)
+    refused(read_measurement, path)
 
 
 def test_truth_that_does_not_fit_is_left_out_with_a_note(tmp_path, arrays):
@@ -386,11 +364,9 @@ def test_integer_cubes_are_scaled_by_full_scale(tmp_path):
 
 def test_cube_errors(tmp_path):
     np.savez(tmp_path / "c.npz", cube=np.ones(7))
-    with refuses():
-        read_cube(tmp_path / "c.npz")
+    refused(read_cube, tmp_path / "c.npz")
     np.savez(tmp_path / "c.npz", mask=np.ones((4, 4)))
-    with refuses():
-        read_cube(tmp_path / "c.npz")
+    refused(read_cube, tmp_path / "c.npz")
 
 
 def test_tsa_captures_open(shared_data):
@@ -439,8 +415,7 @@ def test_packed_numbers_are_unpacked(tmp_path, arrays, missing):
     assert m.wavelengths.tolist() == [450, 500, 550, 600]
     with h5py.File(path, "a") as file:
         file["mask"].attrs["_FillValue"] = file["mask"][0, 0]
-    with refuses():
-        read_measurement(path)
+    refused(read_measurement, path)
 
 
 def test_counts_with_a_fill_value_stay_counts(tmp_path, arrays):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from messages import check_words, refuses
+from messages import check_words, refused
 
 from cassi.files import ReadOptions, write_arrays, write_measurement
 from cassi.files.scenes import read_scene
@@ -43,24 +43,19 @@ def test_stacks_and_files_are_one_scene(tmp_path, stacked, masks):
 def test_what_is_wrong_is_told(tmp_path):
     y, one = save(tmp_path, "y", Y), save(tmp_path, "one", MASKS[0], "mask")
     two = [save(tmp_path, f"m{k}", MASKS[k], "mask") for k in range(2)]
-    with refuses():
-        read_scene(y, masks=two, shots=3, options=FIVE)
-    with refuses():
-        read_scene(y, y, masks=[one], shots=3)
+    refused(read_scene, y, masks=two, shots=3, options=FIVE)
+    refused(read_scene, y, y, masks=[one], shots=3)
 
 
 def test_shots_that_do_not_belong_together_are_refused():
     one = Measurement(y=Y[0], mask=MASKS[0], shifts=(0, 2, 4), source="a", gain=100.0)
-    with refuses():
-        join_shots([])
+    refused(join_shots, [])
     small = Measurement(y=Y[0, :, :10], mask=MASKS[0], shifts=(0, 1, 2), source="b")
-    with refuses():
-        join_shots([one, small])
+    refused(join_shots, [one, small])
     both = join_shots([one, Measurement(y=Y[1], mask=MASKS[1], shifts=(0, 2, 4), source="b", gain=400.0)])
     assert both.gain == pytest.approx(200)
     check_words(*both.notes)
-    with refuses():
-        check_arrays(Measurement(y=Y, mask=MASKS, shifts=(0, 2, 4), shots=2))
+    refused(check_arrays, Measurement(y=Y, mask=MASKS, shifts=(0, 2, 4), shots=2))
 
 
 def test_each_shot_is_a_measurement_of_its_own():

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from messages import refuses
+from messages import refused
 from scipy.integrate import quad
 
 from cassi.files.spectrum_files import Spectrum, band_means, read_spectrum
@@ -46,10 +46,8 @@ def test_tables_of_any_program(tmp_path, name, encoding):
 )
 def test_what_is_no_table(tmp_path, text):
     (tmp_path / "a.csv").write_text(text)
-    with refuses():
-        read_spectrum(tmp_path / "a.csv")
-    with refuses():
-        read_spectrum(tmp_path / "b.csv")
+    refused(read_spectrum, tmp_path / "a.csv")
+    refused(read_spectrum, tmp_path / "b.csv")
 
 
 def test_band_means_are_integrals():

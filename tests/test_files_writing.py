@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import scipy.io
 from hypothesis import assume, given, strategies as st
-from messages import refuses
+from messages import refused
 
 from cassi import Record
 from cassi.files import OutputError, check_output, read_cube, read_measurement, replacing, write_cube, write_measurement
@@ -105,15 +105,13 @@ def test_measurement_of_a_stack_and_sub_pixel_shifts(tmp_path):
 
 def test_measurements_go_to_hdf5_only(tmp_path):
     m = Measurement(y=np.ones((4, 6), np.float32), mask=np.ones((4, 4), np.float32), shifts=(0, 2))
-    with refuses():
-        write_measurement(tmp_path / "m.mat", m)
+    refused(write_measurement, tmp_path / "m.mat", m)
 
 
 def test_existing_output_is_kept_without_overwrite(tmp_path):
     path = tmp_path / "c.h5"
     path.write_bytes(b"precious")
-    with refuses(OutputError):
-        write_cube(path, np.zeros((2, 3, 4)))
+    refused(write_cube, path, np.zeros((2, 3, 4)), error=OutputError)
     assert path.read_bytes() == b"precious"
     write_cube(path, np.zeros((2, 3, 4)), overwrite=True)
     assert read_cube(path)[0].shape == (2, 3, 4)
@@ -128,15 +126,13 @@ def test_existing_output_is_kept_without_overwrite(tmp_path):
 )  # fmt: skip
 def test_output_that_cannot_be(tmp_path, name):
     (tmp_path / "folder.h5").mkdir()
-    with refuses(OutputError):
-        check_output(tmp_path / name)
+    refused(check_output, tmp_path / name, error=OutputError)
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="POSIX; the superuser may write anywhere")
 def test_folder_without_the_right_to_write(tmp_path):
     tmp_path.chmod(0o500)
-    with refuses(OutputError):
-        check_output(tmp_path / "c.h5")
+    refused(check_output, tmp_path / "c.h5", error=OutputError)
     tmp_path.chmod(0o700)
 
 
@@ -149,8 +145,7 @@ def test_folder_without_the_right_to_write(tmp_path):
     ],
 )  # fmt: skip
 def test_content_that_cannot_be_written(tmp_path, arguments):
-    with refuses():
-        write_cube(tmp_path / "c.h5", **arguments)
+    refused(write_cube, tmp_path / "c.h5", **arguments)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -160,8 +155,7 @@ def test_a_file_that_appears_meanwhile_is_kept(tmp_path):
             temporary.write_bytes(b"mine")
             (tmp_path / "c.h5").write_bytes(b"theirs")
 
-    with refuses(OutputError):
-        overtaken()
+    refused(overtaken, error=OutputError)
     assert (tmp_path / "c.h5").read_bytes() == b"theirs"
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -224,8 +218,7 @@ def test_a_sequence_is_gathered_whole(tmp_path):
         assert not file.attrs["ok"] and file.attrs["verdict"] == "1 of 3 frames do not fit the mask; wrong mask"
     small = write_cube(tmp_path / "small.h5", cubes[0, :, :2])
     before = sorted(tmp_path.iterdir())
-    with refuses():
-        gather_cubes(tmp_path / "second.h5", [frames[0], small])
+    refused(gather_cubes, tmp_path / "second.h5", [frames[0], small])
     assert sorted(tmp_path.iterdir()) == before
 
 

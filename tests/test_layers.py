@@ -191,6 +191,7 @@ def test_the_public_names_exist_and_nothing_else_is_defined_in_init():
     import cassi
 
     assert sorted(set(cassi.__all__)) == sorted(cassi.__all__)
+    assert sorted(dir(cassi)) == sorted([*cassi.__all__, "__version__"])
     for name in cassi.__all__:
         assert getattr(cassi, name) is not None
     assert not [n for n in nodes_of(MODULES["cassi"]) if isinstance(n, ast.ClassDef)], (

@@ -5,7 +5,7 @@ import colorsys
 import numpy as np
 import pytest
 import torch
-from messages import refuses
+from messages import refused
 
 from cassi.looking.color import cube_to_srgb
 
@@ -102,9 +102,6 @@ def test_unknown_wavelengths_give_the_documented_false_color():
 
 def test_bad_input():
     cube = np.zeros((28, 4, 4))
-    with refuses(ValueError):
-        cube_to_srgb(cube[0], BANDS)
-    with refuses(ValueError):
-        cube_to_srgb(cube, BANDS[:5])
-    with refuses(ValueError):
-        cube_to_srgb(cube, np.full(28, 500.0))
+    refused(cube_to_srgb, cube[0], BANDS, error=ValueError)
+    refused(cube_to_srgb, cube, BANDS[:5], error=ValueError)
+    refused(cube_to_srgb, cube, np.full(28, 500.0), error=ValueError)

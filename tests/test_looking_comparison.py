@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from messages import check_words, refuses
+from messages import check_words, refused
 
 from cassi.files import write_cube
 from cassi.looking.comparison import compare
@@ -46,19 +46,14 @@ def test_a_frame_of_a_stack(tmp_path, truth):
     assert "another unit" not in str(compare(stack, single))
     check_words(str(found))
     for first, frame in ((stack, 2), (stack, -1), (single, 1)):
-        with refuses():
-            compare(first, single, frame=frame)
+        refused(compare, first, single, frame=frame)
 
 
 def test_what_cannot_be_compared(tmp_path, files, truth):
     first, second = files
-    with refuses():
-        compare(second)
+    refused(compare, second)
     small = write_cube(tmp_path / "small.h5", truth[:, :8])
-    with refuses():
-        compare(first, small)
+    refused(compare, first, small)
     other = write_cube(tmp_path / "other.h5", truth, wavelengths=[460, 560, 660])
-    with refuses():
-        compare(first, other)
-    with refuses():
-        compare(first, tmp_path / "none.h5")
+    refused(compare, first, other)
+    refused(compare, first, tmp_path / "none.h5")

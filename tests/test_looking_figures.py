@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from messages import refuses
+from messages import refused
 from PIL import Image
 
 from cassi.errors import OutputError
@@ -267,8 +267,7 @@ def test_the_difference_shows_errors_and_decibels(cube):
     angle = np.degrees(np.arccos(a @ b / np.linalg.norm(a) / np.linalg.norm(b)))
     assert maps[1].images[0].get_array()[7, 9] == pytest.approx(angle, rel=1e-3)
     assert f"Spectral angle: mean {maps[1].images[0].get_array().mean():.1f}°" in words(figure)
-    with refuses(ValueError):
-        figures.difference(cube, cube[:3])
+    refused(figures.difference, cube, cube[:3], error=ValueError)
 
 
 def test_the_summary_warns_in_red(cube):
@@ -293,9 +292,6 @@ def test_figures_of_a_result(cube, made):
     (axes,) = made["uncertainty"].axes
     np.testing.assert_allclose(axes.images[0].get_array(), 0.1 * np.sqrt((cube**2).mean(0)), rtol=1e-5)
     assert "Standard deviation, root mean square" in words(made["uncertainty"])
-
-
-def test_no_unit_is_relative_radiance(made):
     for name in set(made) - {"srgb", "convergence"}:
         assert "relative radiance" in words(made[name]), name
         assert "as in the file" not in words(made[name])
@@ -328,8 +324,7 @@ def test_save_figures_is_atomic(tmp_path, cube, monkeypatch):
     before = paths[0].read_bytes()
     with monkeypatch.context() as patch:
         patch.setattr(Image.Image, "save", broken)
-        with refuses(OutputError):
-            figures.save_figures({"a": figure}, tmp_path / "new" / "folder")
+        refused(figures.save_figures, {"a": figure}, tmp_path / "new" / "folder", error=OutputError)
     assert paths[0].read_bytes() == before
     assert sorted(p.name for p in (tmp_path / "new" / "folder").iterdir()) == ["a.png", "b.png"]
 
@@ -344,8 +339,7 @@ def test_save_figures_is_atomic(tmp_path, cube, monkeypatch):
     ],
 )
 def test_bad_input(cube, draw):
-    with refuses(ValueError):
-        draw(cube, BANDS[:3])
+    refused(draw, cube, BANDS[:3], error=ValueError)
 
 
 def test_formats_and_resolution(tmp_path):
@@ -361,8 +355,7 @@ def test_formats_and_resolution(tmp_path):
         {"a": figures.srgb(np.random.default_rng(0).random((3, 20, 30)))}, tmp_path, formats=("pdf", "svg"), dpi=50
     )
     assert [path.read_bytes() for path in paths[1:]] == before  # equal input, equal file
-    with refuses():
-        figures.save_figures(figure, tmp_path, formats=("bmp",))
+    refused(figures.save_figures, figure, tmp_path, formats=("bmp",))
 
 
 @pytest.mark.parametrize(("size", "width", "expected"), [(2.5, 256, 100), (0.1, 100, 2), (7, 60, 50)])

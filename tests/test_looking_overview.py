@@ -9,7 +9,7 @@ from html import unescape
 import numpy as np
 import pytest
 import torch
-from messages import refuses
+from messages import refused
 from PIL import Image
 
 from cassi import CASSI, reconstruct
@@ -67,8 +67,7 @@ def test_an_index_of_a_folder(tmp_path):
     assert "failed: NaN in it" in text and "1 by total variation" in text and "<script" not in text
     assert write_index(tmp_path) == page, "an older index is replaced"
     (tmp_path / "empty").mkdir()
-    with refuses():
-        write_index(tmp_path / "empty")
+    refused(write_index, tmp_path / "empty")
 
 
 def test_what_is_shown_of_a_reconstruction_in_memory():

@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from messages import refuses
+from messages import refused
 
 from cassi.errors import OutputError
 from cassi.looking.regions import Region, read_regions, spectrum_of, write_regions, write_spectra
@@ -39,8 +39,7 @@ def test_places_as_they_are_typed(text, rows, columns):
 
 @pytest.mark.parametrize("text", ["4", "4,5,0", "a,b", "-1,2", "1,2,3,4", ""])
 def test_places_that_are_none(text):
-    with refuses():
-        Region.at(text)
+    refused(Region.at, text)
 
 
 def test_spectrum_spread_and_error_bar():
@@ -53,10 +52,8 @@ def test_spectrum_spread_and_error_bar():
     np.testing.assert_allclose(found.error, picked.mean(1) / 10, rtol=1e-6)
     np.testing.assert_allclose(spectrum_of(data, TRIANGLE, of=data.truth).mean, 2 * picked.mean(1), rtol=1e-6)
     assert not found.is_cut
-    with refuses():
-        spectrum_of(data, Region(((50, 50), (60, 50), (60, 60)), "far"))
-    with refuses():
-        spectrum_of(data, Region(((5.1, 5.1), (5.2, 5.1), (5.2, 5.2)), "smaller than a pixel"))
+    refused(spectrum_of, data, Region(((50, 50), (60, 50), (60, 60)), "far"))
+    refused(spectrum_of, data, Region(((5.1, 5.1), (5.2, 5.1), (5.2, 5.2)), "smaller than a pixel"))
     corner = spectrum_of(data, Region.at("0,0,5"))
     assert (corner.num_pixels, corner.is_cut) == (9, True)
     assert "outside of the scene" in str(compare_spectra(corner, CUBE[:, 0, 0]))
@@ -70,8 +67,7 @@ def test_files_read_back(tmp_path):
     assert read_regions(path)[0].corners == TRIANGLE.corners
     path.write_text(json.dumps({"corners": TRIANGLE.corners, "name": "one"}))
     assert [one.name for one in read_regions(path)] == ["one"]
-    with refuses(OutputError):
-        write_regions(path, [TRIANGLE])
+    refused(write_regions, path, [TRIANGLE], error=OutputError)
 
 
 @pytest.mark.parametrize(
@@ -81,8 +77,7 @@ def test_files_read_back(tmp_path):
 )  # fmt: skip
 def test_files_that_hold_no_region(tmp_path, text):
     (tmp_path / "a.json").write_text(text)
-    with refuses():
-        read_regions(tmp_path / "a.json")
+    refused(read_regions, tmp_path / "a.json")
 
 
 def test_a_table_of_spectra(tmp_path):

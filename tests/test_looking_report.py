@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from cases import write_h5
 from chromium import Browser, browser  # noqa: F401  (a fixture)
-from messages import refuses
+from messages import refused, refuses
 from PIL import Image
 
 from cassi import Record
@@ -121,25 +121,21 @@ def test_read_report_picks_the_frame_of_a_stack(tmp_path: Path) -> None:
     np.testing.assert_array_equal(data.cube[:, 1:3, :], cubes[2, :, 1:3])
     np.testing.assert_array_equal(data.measurement, snapshots[2])
     for frame in (3, -1):
-        with refuses():
-            read_report(path, frame=frame)
+        refused(read_report, path, frame=frame)
 
 
 def test_read_report_refuses_what_is_no_result(tmp_path: Path) -> None:
     np.savez(tmp_path / "cube.npz", cube=np.ones((2, 3, 4)))
-    with refuses():
-        read_report(tmp_path / "cube.npz")
+    refused(read_report, tmp_path / "cube.npz")
     write_h5(tmp_path / "other.h5", picture=np.ones((3, 4)))
-    with refuses():
-        read_report(tmp_path / "other.h5")
+    refused(read_report, tmp_path / "other.h5")
     # with its truth, as `cassi simulate` writes it
     write_h5(tmp_path / "m.h5", measurement=np.ones((3, 6)), mask=np.ones((3, 4)), cube=np.ones((3, 3, 4)))
     with refuses() as caught:
         read_report(tmp_path / "m.h5")
     assert caught.value.kind == "measurement"
     write_cube(tmp_path / "odd.h5", np.ones((2, 3, 4)), datasets={"truth": np.ones((2, 3, 5))})
-    with refuses():
-        read_report(tmp_path / "odd.h5")
+    refused(read_report, tmp_path / "odd.h5")
 
 
 @pytest.mark.parametrize(
@@ -152,27 +148,22 @@ def test_read_report_refuses_what_is_no_result(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_parts_that_do_not_fit_are_refused(parts: dict) -> None:
-    with refuses(ValueError):
-        ReportData(**({"cube": np.ones((2, 3, 4))} | parts))
+    refused(ReportData, error=ValueError, **{"cube": np.ones((2, 3, 4))} | parts)
 
 
 def test_write_report_leaves_nothing_half_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = ReportData(np.random.default_rng(0).random((3, 16, 16)))
-    with refuses(OutputError):
-        write_report(tmp_path / "report.pdf", data)
+    refused(write_report, tmp_path / "report.pdf", data, error=OutputError)
     path = write_report(tmp_path / "report.html", data)
     before = path.read_bytes()
-    with refuses(OutputError):
-        write_report(path, data)
-    with refuses(OutputError):
-        write_report(tmp_path / "no folder" / "report.html", data)
+    refused(write_report, path, data, error=OutputError)
+    refused(write_report, tmp_path / "no folder" / "report.html", data, error=OutputError)
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    with refuses(OutputError):
-        write_report(path, data, overwrite=True)
+    refused(write_report, path, data, error=OutputError, overwrite=True)
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["report.html"]
 

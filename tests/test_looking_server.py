@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from chromium import Browser, browser  # noqa: F401  (a fixture)
-from messages import refuses
+from messages import refused, refuses
 
 from cassi.files import write_cube
 from cassi.looking import report_page
@@ -82,8 +82,7 @@ def test_an_address_that_cannot_be_had(server: ThreadingHTTPServer, result_file:
     port = server.server_address[1]
     with refuses(hide=r"port \d+"):
         make_server(read_report(result_file), port=port)
-    with refuses():
-        make_server(read_report(result_file), port=70000)
+    refused(make_server, read_report(result_file), port=70000)
 
 
 def test_the_browser_shows_every_second_pixel(server: ThreadingHTTPServer, browser: Browser) -> None:  # noqa: F811

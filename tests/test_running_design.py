@@ -6,7 +6,7 @@ import io
 import numpy as np
 import pytest
 import torch
-from messages import refuses
+from messages import refused
 
 from cassi.files import write_cube
 from cassi.looking.design_figures import choices_figure
@@ -36,8 +36,7 @@ def test_values_as_they_are_typed(text, whole, expected):
 
 @pytest.mark.parametrize("text", ["", "a", "0", "-1:3", "1.5", "3:1", "1:2:3", "1,2:3", "inf", "nan"])
 def test_values_that_are_none(text):
-    with refuses():
-        values_between(text)
+    refused(values_between, text)
 
 
 def test_elements_are_squares():
@@ -55,13 +54,10 @@ def test_a_measured_scene_is_interpolated_over_its_own_range(tmp_path):
     (scene,) = scenes_of(tmp_path, 9).values()
     np.testing.assert_allclose(scene(5, 8, 10)[:, 0, 0], np.array([1, 1.5, 2, 3, 4]) / 4, rtol=1e-6)
     assert scene(5, 8, 10).shape == (5, 8, 10)
-    with refuses():
-        scene(5, 24, 24)
+    refused(scene, 5, 24, 24)
     (tmp_path / "empty").mkdir()
-    with refuses():
-        scenes_of(tmp_path / "empty", 1)
-    with refuses():
-        measured(write_cube(tmp_path / "dark.h5", np.zeros((3, 20, 30))))
+    refused(scenes_of, tmp_path / "empty", 1)
+    refused(measured, write_cube(tmp_path / "dark.h5", np.zeros((3, 20, 30))))
 
 
 def test_more_light_and_more_detector_are_better():
@@ -97,8 +93,7 @@ def test_a_study_goes_on_where_it_was_interrupted(tmp_path, monkeypatch):
     (first, second) = csv.DictReader(io.StringIO((tmp_path / "design.csv").read_text()))
     assert (first["step"], first["detector_columns"], first["psnr_db"]) == ("1", "23", "12.00")
     assert second["detector_columns"] == "30" and as_csv(found, 16).count("\n") == 3
-    with refuses():
-        study(designs * 10_001, scenes, tmp_path)
+    refused(study, designs * 10_001, scenes, tmp_path)
 
 
 def test_the_figure_shows_what_varies():

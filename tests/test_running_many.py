@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from cases import write_h5
-from messages import refuses
+from messages import refused, refuses
 from test_priors_learned import SMALL, stirred
 
 from cassi import CASSI, reconstruct
@@ -110,17 +110,14 @@ def test_what_was_made_otherwise_is_noticed_and_only_it_replaced(folder, tmp_pat
     run(folder, out)
     before = times(out)
     other = partial(SOLVE, tv_weight=0.7)
-    with refuses():
-        run(folder, out, solve=other)
+    refused(run, folder, out, solve=other)
     write_h5(folder / "frame1.h5", measurement=2 * snapshots()[1])
-    with refuses():
-        run(folder, out)
+    refused(run, folder, out)
     assert times(out) == before
     assert run(folder, out, overwrite=True).computed == 1
     assert {name for name, t in times(out).items() if t != before[name]} == {"frame1_cube.h5"}
     write_h5(tmp_path / "mask.h5", mask=1 - MASK.numpy())
-    with refuses():
-        run(folder, out)
+    refused(run, folder, out)
     assert run(folder, out, solve=other, overwrite=True).computed == N
     assert run(folder, out, solve=other, overwrite=True).computed == 0, "the same command goes on"
 
@@ -134,8 +131,7 @@ def test_other_weights_are_another_solver():
 def test_a_file_that_is_none_of_ours_is_not_replaced(folder, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "frame4_cube.h5").write_text("precious")
-    with refuses():
-        run(folder, tmp_path / "out")
+    refused(run, folder, tmp_path / "out")
     assert (tmp_path / "out" / "frame4_cube.h5").read_text() == "precious"
 
 
@@ -175,8 +171,7 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(folder, tmp_path, monkeypat
         write(path, *args, **options)
 
     monkeypatch.setattr(many, "write_result", until_full)
-    with refuses(OutputError):
-        run(folder, out, batch=1)
+    refused(run, folder, out, error=OutputError, batch=1)
     monkeypatch.undo()
     before = times(out)
     assert len(before) == 2
@@ -218,31 +213,16 @@ def test_frames_of_a_folder_a_pattern_and_a_stack(folder):
 
 def test_frames_that_cannot_be_told_apart_or_are_not_there(folder, tmp_path):
     (folder / "frame1.mat").write_bytes((folder / "frame1.h5").read_bytes())
-    with refuses():
-        find_frames(folder)
-    with refuses():
-        reconstruct_many([], tmp_path / "out")
+    refused(find_frames, folder)
+    refused(reconstruct_many, [], tmp_path / "out")
     (folder / "frame1.mat").unlink()
-    with refuses():
-        run(folder, tmp_path / "out", batch=0)
+    refused(run, folder, tmp_path / "out", batch=0)
 
 
 def command(folder: Path, *options: object) -> list[str]:
     mask = folder.parent / "mask.h5"
     argv = ["reconstruct", folder, "--mask", mask, "--num-bands", C, "--solver", "gap-tv", *options]
     return [str(a) for a in argv]
-
-
-def test_a_folder_on_the_command_line(folder, capsys):
-    assert main(command(folder, "--iterations", 6, "--dry-run")) == 0
-    assert "5 snapshots" in capsys.readouterr().out
-    assert main(command(folder, "--iterations", 6)) == 0
-    out = folder.with_name("in_cubes")
-    assert capsys.readouterr().out.startswith("5 snapshots in ")
-    np.testing.assert_array_equal(cube_of(out, "frame1"), SOLVE(snapshots()[1], MASK, num_bands=C).cube.numpy())
-    assert main(command(folder, "--iterations", 7, "--quiet")) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and "made otherwise" in error
 
 
 def test_integer_frames_share_one_scale(folder):

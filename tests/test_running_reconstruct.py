@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from cases import two_squares
-from messages import check_words, refuses
+from messages import check_words, refused, refuses
 
 from cassi import CASSI, gap_tv, reconstruct
 from cassi.choice import automatic
@@ -43,11 +43,6 @@ def scene() -> torch.Tensor:
 @pytest.fixture(scope="module")
 def y(camera: CASSI, scene: torch.Tensor) -> torch.Tensor:
     return camera.forward(scene)
-
-
-def test_a_scene_of_flat_patches_is_recovered_better_than_by_least_squares(camera, scene, y):
-    tv = psnr(reconstruct(y, camera.mask, num_bands=C, num_iters=100).cube, scene)
-    assert tv > psnr(reconstruct(y, camera.mask, num_bands=C, solver="least-squares").cube, scene) + 5
 
 
 def test_gap_tv_by_hand_gives_the_same_cube(camera, y):
@@ -93,17 +88,7 @@ def test_a_measurement_object_brings_everything_along(camera, y):
     assert result.unit == "photons"
     np.testing.assert_array_equal(result.wavelengths, nm)
     np.testing.assert_array_equal(same.wavelengths, nm)
-    with refuses():
-        reconstruct(m, camera.mask, step=2)
-
-
-@pytest.mark.parametrize(
-    "given", [{"step": STEP}, {"num_bands": C}, {"step": STEP, "num_bands": C}, {"shifts": (0, 2, 4, 6)}, {}]
-)
-def test_what_is_not_given_of_step_and_bands_follows_from_the_widths(camera, y, given):
-    result = reconstruct(y.numpy(), camera.mask.numpy(), num_iters=2, **given)
-    assert result.cube.shape == (C, H, W)
-    assert result.parameters["shifts"] == [0, 2, 4, 6]
+    refused(reconstruct, m, camera.mask, step=2)
 
 
 def test_bands_dispersed_to_the_left_and_a_mask_per_band(scene):
@@ -114,8 +99,7 @@ def test_bands_dispersed_to_the_left_and_a_mask_per_band(scene):
     precise = reconstruct(A.forward(scene), CASSI(masks.double(), A.shifts), prior="learned")
     same = reconstruct(A.forward(scene), masks, shifts=(0, -1, -2, -3), prior="learned", camera="as-given")
     torch.testing.assert_close(precise.cube.float(), same.cube, rtol=0.02, atol=0.02)
-    with refuses():
-        reconstruct(A.forward(scene), CASSI(masks.half(), A.shifts))
+    refused(reconstruct, A.forward(scene), CASSI(masks.half(), A.shifts))
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -139,11 +123,6 @@ def test_the_budget_stops_the_iteration(camera, y, solver):
 def test_a_mask_that_is_learned_is_only_read(camera, y):
     found = reconstruct(y, CASSI(camera.mask.clone().requires_grad_(), camera.shifts), num_iters=2)
     assert not found.cube.requires_grad and not found.residual_image.requires_grad
-
-
-def test_the_automatic_choice_fits_the_budget(camera, y):
-    free = reconstruct(y, camera.mask, num_bands=C)
-    assert len(reconstruct(y, camera.mask, num_bands=C, budget=1e-3).history) < len(free.history)
 
 
 def test_the_automatic_choice_tells_its_evidence(camera, y):
@@ -239,10 +218,8 @@ def test_light_is_not_negative(changed, settings):
     A = CASSI.from_step(random_mask(40, 40, generator=torch.Generator().manual_seed(2)), 1, 8)
     y = A.forward(torch.rand(8, 40, 40, generator=torch.Generator().manual_seed(3)) + 1)
     settings = {name: value * float(y.max()) if name == "black_level" else value for name, value in settings.items()}
-    with refuses():
-        reconstruct(changed(y), A.mask, num_bands=8, **settings)
-    with refuses():
-        reconstruct(changed(y), A, **{"black_level": settings.get("black_level")})
+    refused(reconstruct, changed(y), A.mask, num_bands=8, **settings)
+    refused(reconstruct, changed(y), A, **{"black_level": settings.get("black_level")})
 
 
 def test_a_plan_leaves_nothing_to_choose_and_is_for_its_bands(camera, y):
@@ -251,13 +228,11 @@ def test_a_plan_leaves_nothing_to_choose_and_is_for_its_bands(camera, y):
         {"num_iters": 5}, {"quality": "best"}, {"weights": LearnedPrior(Size())}, {"gain": 1000.0},
         {"gain": 1000.0, "read_noise": 2.0},
     ):  # fmt: skip
-        with refuses():
-            reconstruct(y, camera, plan=plan, **settings)
+        refused(reconstruct, y, camera, plan=plan, **settings)
     other = CASSI.from_step(camera.mask, STEP, C - 1)
     less = other.forward(torch.ones(C - 1, H, W))
     for mask, settings in ((other, {}), (camera.mask, {"num_bands": C - 1})):
-        with refuses():
-            reconstruct(less, mask, plan=plan, **settings)
+        refused(reconstruct, less, mask, plan=plan, **settings)
 
 
 def test_the_lines_of_the_readme_run(monkeypatch, capsys):

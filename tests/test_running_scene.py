@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from messages import refuses, warns
+from messages import refused, warns
 
 from cassi import CASSI, reconstruct
 from cassi.kernels import cpu
@@ -71,8 +71,7 @@ def test_what_a_bad_pixel_holds_is_no_light():
     for value in (np.nan, 1e6):
         task = prepare_camera(camera, np.where(bad, value, Y), Settings(bad_pixels=bad, black_level=5.0))
         assert float(task.y.max()) == Y[~bad].max() - 5
-    with refuses():
-        prepare_camera(camera, np.where(bad, 1e6, Y), Settings(bad_pixels=bad, black_level=1e3))
+    refused(prepare_camera, camera, np.where(bad, 1e6, Y), Settings(bad_pixels=bad, black_level=1e3))
 
 
 def test_a_camera_of_double_precision_gets_its_measurement_so():

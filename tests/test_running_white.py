@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from messages import check_words, refuses
+from messages import check_words, refused
 
 import cassi
 from cassi.calibration.camera_model import CameraModel
@@ -61,10 +61,8 @@ def test_the_factor_holds_for_the_uncertainty_and_is_0_where_hardly_any_light_fa
 
 def test_references_that_cannot_be_used(results):
     scene, white = results
-    with refuses(ValueError):
-        reflectance(scene, replace(white, cube=white.cube[:, :8]))
-    with refuses(ValueError):
-        reflectance(scene, replace(white, cube=0 * white.cube))
+    refused(reflectance, scene, replace(white, cube=white.cube[:, :8]), error=ValueError)
+    refused(reflectance, scene, replace(white, cube=0 * white.cube), error=ValueError)
 
 
 def test_at_the_command_line(tmp_path, bench, capsys, monkeypatch):
@@ -125,18 +123,13 @@ def test_reflectance_of_the_board_and_exposure(results):
 
 def test_a_reference_that_is_none_is_refused(bench, results):
     for board in (95.0, 0.0):
-        with refuses():
-            reflectance(*results, board=board)
-    with refuses():
-        reflectance(*results, exposure=0)
+        refused(reflectance, *results, board=board)
+    refused(reflectance, *results, exposure=0)
     table = Spectrum(np.array([500.0, 800.0]), np.ones(2))
-    with refuses():
-        reflectance(*results, board=table)
-    with refuses():
-        reflectance(replace(results[0], wavelengths=np.linspace(450, 650, C)), results[1], board=table)
+    refused(reflectance, *results, board=table)
+    refused(reflectance, replace(results[0], wavelengths=np.linspace(450, 650, C)), results[1], board=table)
     picture = procedural_scene(SIZE, SIZE, torch.linspace(450, 650, C), generator=torch.Generator().manual_seed(0))
-    with refuses():
-        reflectance(results[0], replace(results[1], cube=picture.float()))
+    refused(reflectance, results[0], replace(results[1], cube=picture.float()))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -174,5 +167,4 @@ def test_board_and_exposure_are_settings(bench, tmp_path):
     for board, value in ((0.9, 0.9), ("0.8", 0.8), (tmp_path / "board.csv", 0.5)):
         found = cassi.reconstruct(scene, **how, white_reflectance=board, exposure_ratio=2.0).cube
         torch.testing.assert_close(found, plain * value / 2)
-    with refuses():
-        cassi.reconstruct(scene, white_reflectance=0.9)
+    refused(cassi.reconstruct, scene, white_reflectance=0.9)

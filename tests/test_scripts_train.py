@@ -14,7 +14,7 @@ import pytest
 import torch
 import train
 from cases import write_h5
-from messages import check_words, refuses
+from messages import check_words, refused, refuses
 from PIL import Image
 from safetensors import safe_open
 from scipy.io import savemat
@@ -208,8 +208,7 @@ def test_one_camera_is_trained_for_with_pieces_of_its_mask(data, camera_file):
     torch.testing.assert_close(piece, camera.mask[:, i : i + 24, j : j + 48])
     e = draw_examples(chance(1), scenes(data), camera, 2, (24, 48), SMALL.components)
     assert e.truth.shape == (2, 9, 24, 48) and e.shifts == camera.shifts
-    with refuses(ValueError):
-        camera.check_size((24, 64))
+    refused(camera.check_size, (24, 64), error=ValueError)
     mask = np.linspace(-1, 1, 2400).reshape(1, 40, 60)  # of all bands, with noise of its calibration
     mask = read_camera(write_h5(camera_file, mask=mask, shifts=[0, 1, 2])).mask
     assert mask.shape == (40, 60) and float(mask.min()) == 0 < float(mask.max())
@@ -224,11 +223,9 @@ def test_what_is_no_camera_to_train_for(camera_file, tmp_path):
     for change in ({"shifts": np.arange(9) * 1.5}, {"wavelengths": np.linspace(700, 900, 9)}):
         with h5py.File(camera_file) as old:
             write_h5(tmp_path / "changed.h5", **{name: change.get(name, old[name][()]) for name in old})
-        with refuses(ValueError):
-            read_camera(tmp_path / "changed.h5")
+        refused(read_camera, tmp_path / "changed.h5", error=ValueError)
     write_h5(tmp_path / "none.h5", cube=[1])
-    with refuses(ValueError):
-        read_camera(tmp_path / "none.h5")
+    refused(read_camera, tmp_path / "none.h5", error=ValueError)
 
 
 def test_an_image_is_blurred_by_its_own_width():
@@ -264,8 +261,7 @@ def test_the_error_by_hand():
 def test_scenes_that_are_held_out_are_not_trained_with(data, monkeypatch):
     assert len(read_cubes(data / "cave_train")) == 2 and len(read_cubes(data / "cave_train", ["two"])) == 1
     monkeypatch.setattr("training.scenes.HELD_OUT", ("one", "two"))
-    with refuses(FileNotFoundError):
-        read_cubes(data / "cave_train")
+    refused(read_cubes, data / "cave_train", error=FileNotFoundError)
 
 
 def test_muon_steps_are_orthogonal_and_change_the_network_itself():
@@ -339,8 +335,7 @@ def test_a_training_that_diverges_says_so_and_saves_nothing(data, tmp_path, monk
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=count(1.0).__next__))
     run = Training(Settings(data, tmp_path, 0.05, size=(24, 40), stages=1, scenes=1, limit=2))
     next(run.prior.parameters()).detach().fill_(torch.inf)
-    with refuses(FloatingPointError):
-        run.run()
+    refused(run.run, error=FloatingPointError)
     assert not run.checkpoint.exists()
 
 
