@@ -39,7 +39,7 @@ def test_a_spectrometer_at_a_place(result, table, tmp_path, capsys):
         main(["compare", str(result), str(table), "--at", "3,6,3", "--figure", str(figure), "--csv", str(spectra)]) == 0
     )
     out = capsys.readouterr().out
-    assert "row 2, column 5, 3 x 3 px, 9 px, 5 of 5 bands: angle" in out
+    assert "3 x 3 px around row 3, column 6, 9 px, 5 of 5 bands: angle" in out
     angle, scale = (float(out.partition(word)[2].split()[0]) for word in ("angle ", "scale "))
     assert angle < 5 and scale == pytest.approx(3, rel=0.1)
     assert "within 2 error bars" in out and figure.stat().st_size > 5000
@@ -83,12 +83,14 @@ def test_a_small_study(tmp_path, capsys):
     command = ["design", *choices, "--size", "32", "--output", str(tmp_path / "study")]
     assert main(command) == 0
     out = capsys.readouterr().out
-    assert "2 cameras, 1 scenes of 32 x 32 px: painted 0" in out
+    assert "2 cameras, 1 scene of 32 x 32 px: painted 0" in out
     files = {path.name for path in (tmp_path / "study").iterdir()}
     assert files == {"design.jsonl", "design.csv", "psnr.png", "angle.png"}
     before = (tmp_path / "study" / "design.jsonl").read_bytes()
     assert main(command) == 0
     assert (tmp_path / "study" / "design.jsonl").read_bytes() == before  # nothing is computed again
+    assert main(["design", "--size", "8", "--output", str(tmp_path / "small")]) == 2
+    assert "show nothing" in capsys.readouterr().err
     assert main(["design", "--step", "x"]) == 2
     assert "expected positive whole numbers" in capsys.readouterr().err
 

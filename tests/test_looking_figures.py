@@ -237,6 +237,8 @@ def test_convergence_shows_the_history():
     np.testing.assert_allclose(change.get_ydata(), [r.change for r in HISTORY])
     assert left.get_yscale() == "log"
     assert "no iterations" in words(figures.convergence(()))
+    figure.canvas.draw()
+    assert not [label for label in figure.axes[0].get_yticklabels() if "$" in label.get_text()], "no formulas"
     start = [Record(1, 0.1, 1e-9, 0.5), *(Record(k, 0.1 * k, 0.1 / k, 0.5 / k) for k in range(2, 20))]
     assert figures.convergence(start).axes[0].get_ylim()[0] > 1e-4  # an exact start does not flatten the rest
 

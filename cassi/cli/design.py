@@ -21,7 +21,8 @@ def run(args: argparse.Namespace) -> int:
     designs = grid(steps, elements, bands, values_between(args.electrons, whole=False))
     scenes = scenes_of(args.scenes, args.num_scenes)
     output = Path(args.output)
-    say(args, f"{len(designs)} cameras, {len(scenes)} scenes of {args.size} x {args.size} px: {', '.join(scenes)}")
+    count = f"{len(scenes)} scene{'s' * (len(scenes) > 1)}"
+    say(args, f"{len(designs)} cameras, {count} of {args.size} x {args.size} px: {', '.join(scenes)}")
     found = study(
         designs,
         scenes,

@@ -8,7 +8,7 @@ from cassi.calibration.camera_model import band_positions, coordinates, polynomi
 from cassi.calibration.estimate import Calibration
 from cassi.calibration.refined_camera import RefinedCamera
 from cassi.looking.color import Limits, shown_range
-from cassi.looking.style import EDGE, LEFT, LINE, PALETTE, Figure, Row, draw_map, page, picture_size, styled
+from cassi.looking.style import EDGE, LINE, PALETTE, Figure, Row, draw_map, page, picture_size, plots, styled
 
 ARROWS = 11  # along each side of the field
 DETAIL = 32  # half the side of the part of a mask that is shown larger [pixel]
@@ -20,8 +20,7 @@ def dispersion(calibration: Calibration) -> Figure:
     curve = calibration.dispersion
     ends = [*curve.wavelengths, *calibration.wavelengths]
     grid = np.linspace(min(ends), max(ends), 400)
-    width = 6.8 - LEFT - EDGE
-    figure, ((upper,), (lower,)) = page(Row((width,), 2.7, right=EDGE, below=0), Row((width,), 0.95, right=EDGE))
+    figure, (upper, lower) = plots(6.8, 2.4, rows=2, heights=(2.8, 1))
     upper.plot(grid, curve(grid), color=PALETTE[0], label=f"polynomial, {len(curve.coefficients)} coefficients")
     count = len(calibration.shifts)
     upper.plot(calibration.wavelengths, calibration.shifts, "|", color=PALETTE[0], markersize=9, label=f"{count} bands")
@@ -64,7 +63,7 @@ def moved(camera: RefinedCamera) -> Figure:
     columns, rows = (x + 1) / 2 * (width - 1), (y + 1) / 2 * (height - 1)
     bands = band_positions(len(camera.together.shifts))
     size = picture_size((height, width), 3.4)
-    figure, (places,) = page(Row([max(size[0], 2.5)] * 2, size[1], right=0.2))
+    figure, places = plots(max(size[0], 2.5) + 0.9, size[1] + 0.9, columns=2)
     fields = [(polynomial(model.right, x, y, t), polynomial(model.down, x, y, t)) for t in (bands[0], bands[-1])]
     longest = max(0.05, *(float(np.hypot(right, down).max()) for right, down in fields))
     for axes, (right, down), title in zip(places, fields, ("first band", "last band"), strict=True):
@@ -82,7 +81,7 @@ def moved(camera: RefinedCamera) -> Figure:
 def sharpness(camera: RefinedCamera) -> Figure:
     """Blur of the mask by band, at the center and in the corners of the field."""
     model, count = camera.together.model, len(camera.together.shifts)
-    figure, ((axes,),) = page(Row((5.6,), 2.8, right=EDGE))
+    figure, (axes,) = plots(6.4, 3.6)
     corners = {"upper left": (-1, -1), "upper right": (1, -1), "lower left": (-1, 1), "lower right": (1, 1)}
     for color, (name, place) in zip(PALETTE, {"middle": (0, 0), **corners}.items(), strict=False):
         x, y = np.array(place, dtype=float)[:, None]

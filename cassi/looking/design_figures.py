@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from cassi.looking.style import BELOW, MUTED, PALETTE, Figure, Row, page, styled
+from cassi.looking.style import MUTED, PALETTE, Figure, plots, styled
 
 LABELS = {
     "step": "dispersion between bands [pixel]",
@@ -27,9 +27,7 @@ def choices_figure(rows: Sequence[Mapping[str, float]], *, value: str = "psnr", 
         value, label: which of these is shown, and what it is called.
     """
     varied = [name for name in LABELS if len({row[name] for row in rows}) > 1] or ["step"]
-    figure, (panels,) = page(
-        Row([3.1] * len(varied), 2.7, left=0.7, right=0.15, below=BELOW), title="What each choice is worth"
-    )
+    figure, panels = plots(max(3.4, 4.8 / len(varied)), 3.5, columns=len(varied), title="What each choice is worth")
     for axes, name, color in zip(panels, varied, PALETTE, strict=False):
         others = [other for other in LABELS if other != name]
         lines: dict[tuple[float, ...], list[tuple[float, float]]] = {}

@@ -31,7 +31,6 @@ from cassi.looking.spectra_points import choose_points
 from cassi.looking.style import (
     ABOVE,
     BAR,
-    BELOW,
     EDGE,
     LEFT,
     LINE,
@@ -42,10 +41,12 @@ from cassi.looking.style import (
     Figure,
     Row,
     as_cube,
+    decades,
     draw_map,
     evenly,
     page,
     picture_size,
+    plots,
     show,
     spectral_axis,
     styled,
@@ -147,7 +148,7 @@ def convergence(history: Sequence[Record], *, markers: Sequence[tuple[int, str]]
     notes += [f"{at[-1]:.0f} end ({seconds[-1]:.3g} s)"] if len(at) else []
     whole = ", ".join(note.replace(" ", "~") for note in notes)  # lines break only between notes
     label = [line.replace("~", " ") for line in textwrap.wrap(f"iteration: {whole}", 85, break_on_hyphens=False)]
-    figure, ((axes,),) = page(Row((5.6,), 2.6, right=EDGE, below=BELOW + LINE * len(label)), title="Convergence")
+    figure, (axes,) = plots(6.4, 3.4 + LINE * len(label), title="Convergence")
     if not len(at):
         axes.set_axis_off()
         axes.text(0.5, 0.5, "closed form:\nno iterations", ha="center", va="center", color=MUTED)
@@ -160,8 +161,7 @@ def convergence(history: Sequence[Record], *, markers: Sequence[tuple[int, str]]
             marker = "o" if len(at) < 3 else None
             axes.plot(at[shown], series[shown], color=color, linestyle=dash, marker=marker, label=text)
             lowest.append(series[shown & (series > 1e-3 * np.median(series[shown]))].min())
-    axes.set_yscale("log")
-    axes.minorticks_off()
+    decades(axes)
     if lowest:  # a start with an exact fit has a residual of rounding size, which stays below the axis
         axes.set_ylim(bottom=min(lowest) / 2)
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0, borderpad=0.2)

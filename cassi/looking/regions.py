@@ -55,7 +55,9 @@ class Region:
         size = int(match[3] or 1) if match else 0
         if match is None or size < 1:
             raise InputError(f"{text!r} is not a position, expected ROW,COLUMN or ROW,COLUMN,SIZE such as 120,85,5")
-        return cls.box(int(match[1]) - (size - 1) // 2, int(match[2]) - (size - 1) // 2, size, size)
+        row, column = int(match[1]), int(match[2])
+        name = f"{size} x {size} px around row {row}, column {column}" if size > 1 else ""
+        return cls.box(row - (size - 1) // 2, column - (size - 1) // 2, size, size, name)
 
     def inside(self, height: int, width: int) -> np.ndarray:
         """The pixels of the scene (H, W) that belong to the region, bool.

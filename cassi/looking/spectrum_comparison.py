@@ -15,7 +15,7 @@ from cassi.looking.color import value_label
 from cassi.looking.drawing import band_name
 from cassi.looking.metrics import spectral_angles
 from cassi.looking.regions import RegionSpectrum
-from cassi.looking.style import BELOW, INK, PALETTE, Row, page, spectral_axis, styled
+from cassi.looking.style import INK, PALETTE, plots, spectral_axis, styled
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,10 +117,10 @@ def compare_spectra(
 def spectra_figure(compared: list[SpectrumComparison], *, name: str = "reference") -> Figure:
     """One panel per region: its mean with spread and error bars, and the reference, dashed."""
     columns = min(3, len(compared))
-    lines = [compared[k : k + columns] for k in range(0, len(compared), columns)]
-    rows = [Row([4.2] * len(line), 2.6, left=0.75, right=0.2, below=BELOW) for line in lines]
-    figure, panels = page(*rows)
-    for k, (axes, one) in enumerate(zip([axes for row in panels for axes in row], compared, strict=True)):
+    figure, panels = plots(5.0, 3.4, columns=columns, rows=-(-len(compared) // columns))
+    for axes in panels[len(compared) :]:
+        axes.remove()
+    for k, (axes, one) in enumerate(zip(panels, compared, strict=False)):
         found, color = one.found, PALETTE[k % len(PALETTE)]
         axis, label = spectral_axis(found.wavelengths, len(found.mean))
         order = np.argsort(axis)

@@ -74,8 +74,8 @@ _KEPT = ("backend", "svg.hashsalt")  # the latter makes equal figures equal file
 _SETTINGS = {name: value for name, value in rcParamsDefault.items() if name not in _KEPT} | _STYLE
 styled = rc_context(_SETTINGS)  # decorator for drawing functions; restores the settings of the user
 
-# Margins of axes for labels and numbers [inch]. Everything is placed by hand: a layout engine that measures all text
-# takes longer than the drawing.
+# Margins of pictures, and of axes beside them [inch]. The sides of a picture are known beforehand, those of its color
+# bar and words too: they are placed by hand, and pictures keep their size. `plots` leaves its margins to matplotlib.
 LEFT, ABOVE, BELOW, BAR, EDGE = 0.65, 0.3, 0.45, 0.85, 0.12
 LINE = 0.15  # height of a line of small text
 
@@ -122,6 +122,33 @@ def page(*rows: Row, title: str = "", head: float = 0.0) -> tuple[Figure, list[l
         grid.append(places)
         top += ABOVE + row.height + row.below
     return figure, grid
+
+
+def plots(
+    width: float,
+    height: float,
+    *,
+    columns: int = 1,
+    rows: int = 1,
+    heights: Sequence[float] | None = None,
+    title: str = "",
+) -> tuple[Figure, list[Axes]]:
+    """A figure of plots, each `width` x `height` inches, where matplotlib finds the room that labels and numbers take.
+
+    `heights`: of the rows, relative.
+    """
+    figure = Figure(figsize=(columns * width, rows * height), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.06, h_pad=0.06)  # type: ignore[union-attr, call-arg]
+    if title:
+        figure.suptitle(title, x=EDGE / figure.get_figwidth(), ha="left")
+    return figure, list(figure.subplots(rows, columns, squeeze=False, height_ratios=heights).flat)
+
+
+def decades(axes: Axes) -> None:
+    """A logarithmic axis down the side, with its numbers as they are: formulas are not read in these figures."""
+    axes.set_yscale("log")
+    axes.minorticks_off()
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
 def picture_size(shape: tuple[int, ...], side: float = 6.0) -> tuple[float, float]:

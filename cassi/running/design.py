@@ -32,6 +32,7 @@ from cassi.version import PROGRAM
 
 NM = (450.0, 650.0)  # of the bands of a painted scene
 READ_NOISE = 5.0  # electrons
+MIN_SIZE = 16  # of a scene [pixel]
 MAX_RUNS = 20_000
 
 
@@ -161,8 +162,10 @@ def study(
         progress: wraps what is left to do, `tqdm` for example.
 
     Raises:
-        InputError: more than 20,000 runs; a scene that is too small.
+        InputError: more than 20,000 runs; scenes of less than 16 pixels, or one smaller than asked for.
     """
+    if size < MIN_SIZE:
+        raise InputError(f"scenes of {size} x {size} px show nothing; take at least {MIN_SIZE}, better 96 or more")
     if len(designs) * len(scenes) > MAX_RUNS:
         raise InputError(
             f"{len(designs)} designs of {len(scenes)} scenes are more than {MAX_RUNS:,} runs; ask for fewer"
