@@ -60,7 +60,9 @@ def test_workflows_run_the_sessions_there_are_on_the_pythons_that_are_claimed() 
 
 def test_addresses_name_one_repository() -> None:
     files = ["README.md", "CITATION.cff", "pyproject.toml", ".github/ISSUE_TEMPLATE/config.yml"]
-    found = {one for name in files for one in re.findall(r"github\.com/([\w-]+/cassi)\b", (ROOT / name).read_text())}
+    files += [str(path.relative_to(ROOT)) for path in (ROOT / "docs/notebooks").glob("*.ipynb")]
+    text = "".join((ROOT / name).read_text(encoding="utf-8") for name in files)
+    found = set(re.findall(r"github(?:\.com)?/([\w-]+/cassi)\b", text)) - {"license/cassi"}
     assert found == {re.sub("https://github.com/", "", PROJECT["urls"]["Homepage"])}
 
 
