@@ -1,14 +1,15 @@
 """The way from a measurement to a result, the same for one snapshot, a folder, a sequence or a frame in tiles.
 
-    m = load(...) or a reader of files        read: bytes or arrays to a `Measurement`       (`cassi.running.arguments`)
-    m = check(m)                              compare snapshot and mask, and look for faults
-    found = search_camera(m)                  where the mask lies and how sharp it is        (`cassi.calibration`)
-    scene = prepare(m, found)                 camera and snapshots on the device             (`cassi.running.scene`)
-    outcomes = solve(scene)                   choose and solve                               (`cassi.choice`)
-    result = explain(assemble(outcomes))      what speaks against the result
-    write_result(path, result)                the file                                       (`cassi.running.result`)
+    m = load(...) or a reader of files           bytes or arrays to a `Measurement`              arguments.py
+    m = check(m)                                 compare snapshot and mask, look for faults      concerns.py
+    scene = prepare_scene(m)                     search for the camera, put both on the device   scene.py
+    outcomes = solve_frames(scene)               choose and solve                                cassi/choice
+    result = assemble(scene, outcomes)           the cube, its residual, its camera              result.py
+    result = divide_by_white(result)             where there is a white reference                white.py
+    result = explain(result)                     what speaks against the result                  concerns.py
+    write_result(path, result)                   the file                                        result.py
 
-Whole frames, tiles, frames of a sequence and photographs differ in `solve` alone. Everything that is inferred or
+Whole frames, tiles, frames of a sequence and photographs differ in `solve_frames` alone. Everything that is inferred or
 doubted on the way is among the notes of the result's measurement, in this order.
 
 The way through, from the call to the arithmetic of a default run:
@@ -166,7 +167,7 @@ def solve_frames(scene: Scene, settings: Settings, listener: Listener, start: fl
     for k, y in enumerate(scene.frames):
         level, name = brightness(scene.A, y), run_label(k, scene.num_scenes)
         watch = Watch(listener.monitor, _prefixed(listener.progress, name), deadline(settings, start, scene, k))
-        one, nm = settings_at(settings, level), scene.wavelengths
+        one, nm = scale_plan(settings, level), scene.wavelengths
         if settings.solver == "auto":
             noise = scene.noise.scaled(1 / level)
             outcome = reconstruct_auto(scene.A, y / level, wavelengths=nm, noise=noise, settings=one, watch=watch)
@@ -188,8 +189,8 @@ def deadline(settings: Settings, start: float, scene: Scene, k: int) -> float:
     return now + max(1e-9, start + settings.budget - now) / (scene.num_scenes - k)
 
 
-def settings_at(settings: Settings, level: float) -> Settings:
-    """The settings for a snapshot divided by its level."""
+def scale_plan(settings: Settings, level: float) -> Settings:
+    """The settings for a snapshot divided by its level, which divides the noise of a plan."""
     plan = settings.plan  # its file is read
     return replace(settings, plan=plan.scaled(1 / level)) if isinstance(plan, Plan) else settings
 

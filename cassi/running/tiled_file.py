@@ -33,7 +33,7 @@ from cassi.running.pipeline import (
     explain,
     prepare_scene,
     reconstruct_measurement,
-    settings_at,
+    scale_plan,
     with_scene_facts,
 )
 from cassi.running.progress import FINAL, TILES, reporting, tiled_steps
@@ -149,7 +149,7 @@ def tile_measurement(
             store.put("wavelengths", scene.wavelengths)
         watch = Watch(progress=listener.progress)
         solve, chosen = tile_solver(
-            A, y, wavelengths=scene.wavelengths, noise=noise, settings=settings_at(opened, level), watch=watch
+            A, y, wavelengths=scene.wavelengths, noise=noise, settings=scale_plan(opened, level), watch=watch
         )
 
         def add(rows: slice, columns: slice, values: Tensor) -> None:
