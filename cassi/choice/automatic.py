@@ -246,7 +246,8 @@ def run_stages(
         plan = replace(plan, noise=fit_noise(split, verdict.squared))
         problem = replace(problem, variance=plan.noise.variance(split.y))
     state, trials = run_chains(split, problem, state, () if watch.over else chains, watch, verdict if judged else None)
-    error = split.error(state.x.clamp(min=0))
+    error = next((trial.held_out_error for trial in reversed(trials) if trial.accepted), None)
+    error = split.error(state.x.clamp(min=0)) if error is None else error
     evidence = Evidence(exploration.bases, trials, error, len(split.indices), settings.seed, part=None)
     return state, replace(plan, stages=state.stages), evidence
 

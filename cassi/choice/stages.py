@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -305,21 +305,29 @@ class NonLocal(Stage):
             raise ValueError("the non-local prior starts from a cube of total variation; put Tv before")
         start = replace(state.run, e=torch.zeros_like(state.run.e))  # the multiplier of another prior
         denoise, weight = problem.non_local(A, y, self.sigma), problem.weight(A, y)
-        solve = partial(subspace_tv, A, y, problem.basis, tv_weight=weight, denoise=denoise, momentum=MAX_MOMENTUM)
+
+        def solve(
+            num_iters: int, noise: float, start: SubspaceState, monitor: Monitor | None = None
+        ) -> tuple[Result, SubspaceState]:
+            variance = problem.variance if noise == 1 else noise * problem.variance
+            return subspace_tv(
+                A, y, problem.basis, variance=variance, tv_weight=weight, num_iters=num_iters, state=start,
+                denoise=denoise, momentum=MAX_MOMENTUM, monitor=monitor,
+            )  # fmt: skip
+
         if self.noise not in (None, 1):
-            solve(num_iters=1, variance=problem.variance, state=start)  # makes filters that do not depend on `noise`
+            solve(1, 1.0, start)  # makes filters that do not depend on `noise`
         noise, run, done = self.noise or 1.0, start, 0
         if self.noise is None and problem.verdict is not None and self.num_iters > TRIAL_ITERS:
-            noise, run = self._choose_noise(solve, problem, problem.verdict, state.history, start, watch)
+            noise, run = self._choose_noise(solve, problem.verdict, state.history, start, watch)
             done = TRIAL_ITERS
         monitor = watch.stage_monitor(state.history, self.ITERATION + self.MATCH / self.num_iters)
-        variance = noise * problem.variance
-        result, run = solve(num_iters=self.num_iters - done, variance=variance, state=run, monitor=monitor)
+        result, run = solve(self.num_iters - done, noise, run, monitor)
         return replace(state.followed_by(result, run, replace(self, noise=noise)), noise=noise)
 
     def _choose_noise(
-        self, solve: Callable[..., tuple[Result, SubspaceState]], problem: Problem,
-        judge: Callable[[Tensor], Verdict], history: tuple[Record, ...], start: SubspaceState, watch: Watch,
+        self, solve: Callable[..., tuple[Result, SubspaceState]], judge: Callable[[Tensor], Verdict],
+        history: tuple[Record, ...], start: SubspaceState, watch: Watch,
     ) -> tuple[float, SubspaceState]:  # fmt: skip
         """How many times the noise counts, and the end of the trial with it, from which the run goes on."""
         factor, end, best = 1.0, start, None
@@ -327,8 +335,7 @@ class NonLocal(Stage):
         planned = watch.spent + len(NOISE_FACTORS) * TRIAL_ITERS * cost
         for tried in NOISE_FACTORS:
             monitor = watch.stage_monitor(history, cost, trial=True)
-            variance = tried * problem.variance
-            result, run = solve(num_iters=TRIAL_ITERS, variance=variance, state=start, monitor=monitor)
+            result, run = solve(TRIAL_ITERS, tried, start, monitor)
             verdict = judge(result.x)
             if best is not None and (watch.over or not is_smaller(verdict, best)):
                 break
