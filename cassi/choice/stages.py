@@ -36,10 +36,10 @@ PATCH = 5  # side of the patches that are compared [pixel]
 # Of the reference patches [pixel], for one shot and for several: 4 takes half as much time again as 5, and gains
 # 0.06 dB for one shot, 0.3 to 0.9 dB with noise for several, whose residual is little but noise.
 STRIDE, STRIDE_OF_SEVERAL = 5, 4
+SHORT_ITERS, LONG_ITERS = 12, 56  # of the non-local prior, before a network and after the last one
 # How many times the variance of the noise may count beside the non-local prior, in the order of trials, and iterations
 # of a trial: 16 are as good as 12, with 8 half of the gain is lost.
-NOISE_FACTORS, TRIAL_ITERS = (1.0, 4.0, 16.0), 12
-SHORT_ITERS, LONG_ITERS = 12, 56  # of the non-local prior, before a network and after the last one
+NOISE_FACTORS, TRIAL_ITERS = (1.0, 4.0, 16.0), SHORT_ITERS
 
 
 @dataclass(frozen=True, eq=False)
