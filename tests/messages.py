@@ -74,6 +74,19 @@ def check_words(*texts: object) -> None:
         assert same, f"{GOLDEN.name} has {expected}, said was {lines}; if that is better: pytest --update-golden"
 
 
+def check_refusal(capsys: pytest.CaptureFixture[str], code: int) -> None:
+    """A command ended with 2, and said why in one line, which reads as the file has it."""
+    said = [line for line in capsys.readouterr().err.splitlines() if not STEP.match(line)]
+    assert (code, len(said)) == (2, 1), said
+    check_words(*said)
+
+
+def check_last_line(capsys: pytest.CaptureFixture[str], code: int) -> None:
+    """A command ended with 0, and the last line of what it printed reads as the file has it."""
+    assert code == 0
+    check_words(capsys.readouterr().out.splitlines()[-1])
+
+
 def current() -> tuple[str, str]:
     """The running test: file and function, and its parameters."""
     test, bracket, parameters = os.environ["PYTEST_CURRENT_TEST"].rpartition(" (")[0].partition("[")

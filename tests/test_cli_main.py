@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from messages import check_words
+from messages import check_last_line, check_words
 
 from cassi.cli import main as cli_main, shell
 from cassi.cli.main import COMMANDS, main, script
@@ -80,8 +80,7 @@ def test_warm_up_says_in_one_sentence_what_is_ready(monkeypatch, capsys):
         and "step 1 of 2: trials" in captured.err
     )
     monkeypatch.setattr("cassi.kernels.cpu.cache_folder", lambda: None)
-    assert main(["warm-up"]) == 0
-    check_words(capsys.readouterr().out.splitlines()[-1])
+    check_last_line(capsys, main(["warm-up"]))
 
 
 def test_alone_it_teaches(capsys):

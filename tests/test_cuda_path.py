@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from messages import check_words, refused, refuses, warns
+from messages import check_refusal, check_words, refused, refuses, warns
 from pretend_device import Ledger, pretend_cuda
 from test_priors_learned import SMALL
 from torch import Tensor
@@ -379,8 +379,7 @@ def test_the_warming_up_launches_what_a_default_run_takes(monkeypatch, capsys):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_the_warming_up_of_a_device_that_is_not_there(capsys):
-    assert main(["warm-up", "--device", "cuda"]) == 2
-    check_words(capsys.readouterr().err)
+    check_refusal(capsys, main(["warm-up", "--device", "cuda"]))
 
 
 def test_what_a_gpu_refuses_is_refused():

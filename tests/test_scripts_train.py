@@ -14,7 +14,7 @@ import pytest
 import torch
 import train
 from cases import write_h5
-from messages import check_words, refused, refuses
+from messages import check_refusal, check_words, refused, refuses
 from PIL import Image
 from safetensors import safe_open
 from scipy.io import savemat
@@ -353,8 +353,7 @@ def test_the_script_writes_weights_that_say_what_they_may_be_used_for(data, tmp_
     torch.testing.assert_close(after.state_dict(), before.state_dict(), rtol=1e-3, atol=1e-4)
     with safe_open(tmp_path / "run" / "weights.safetensors", framework="pt") as file:
         assert file.metadata()["licence"].startswith("for research" if measured else "free for any use")
-    assert train.main([*arguments[:-1]] if measured else [*arguments, "--measured"]) == 2
-    check_words(capsys.readouterr().err)
+    check_refusal(capsys, train.main([*arguments[:-1]] if measured else [*arguments, "--measured"]))
 
 
 def test_weights_are_measured_on_scenes_that_are_held_out(tmp_path, capsys):
@@ -422,8 +421,7 @@ def test_what_cannot_be_is_refused(data, tmp_path, capsys):
     check_words(refused("--camera", str(tmp_path / "other.h5")))
     run.write_bytes(run.read_bytes()[:1000])
     check_words(refuses())
-    assert train.main([*arguments, "--output", str(tmp_path / "new"), "--evaluate"]) == 2
-    check_words(capsys.readouterr().err)
+    check_refusal(capsys, train.main([*arguments, "--output", str(tmp_path / "new"), "--evaluate"]))
     write_h5(data / "cave_train" / "wrong.h5", cube=[1])
     fresh = ["--output", str(tmp_path / "fresh"), "--measured"]
     check_words(refused(*fresh))
