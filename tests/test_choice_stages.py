@@ -212,12 +212,8 @@ def test_the_first_chain_that_passes_is_taken_and_none_after_it(shot):
     assert [t.accepted for t in trials] == [True, False, True]
     assert len(state.history) == 25
     assert trials[-1].held_out_error == pytest.approx(shot.split.error(state.x.clamp(min=0)))
-
-
-def test_without_a_judge_the_first_chain_is_taken(shot):
-    hopeless = Black()
     state, trials = gone_on(shot.split, shot.problem, Tv(20), [(hopeless,)], judged=False)
-    assert state.stages == (Tv(20), hopeless) and trials == ()
+    assert state.stages == (Tv(20), hopeless) and trials == (), "without a judge the first is taken"
 
 
 def test_no_stage_sees_the_held_out_pixels(shot):
@@ -267,11 +263,14 @@ def test_a_network_that_diverges_is_as_if_it_were_not_there(shot):
     refused(auto, shot, error=FloatingPointError, weights=wild, prior="learned")
 
 
-def test_a_stage_is_not_begun_without_time_for_it(shot):
+def test_a_stage_is_not_begun_without_time_for_it_and_the_deadline_ends_it(shot):
     watch = Watch(spent=10.0, seconds=1e6, deadline=time.perf_counter() + 1e4)  # 1e5 seconds an iteration
     assert not watch.affords(NonLocal(0.3, 2)) and watch.late
     watch = Watch(spent=10.0, seconds=1e-6, deadline=time.perf_counter() + 1e4)
     assert watch.affords(NonLocal(0.3, 2)) and not watch.late
+    watch = Watch(deadline=0.0)
+    state, _ = gone_on(shot.split, shot.problem, Tv(50), [(NonLocal(0.3, 3),)], watch)
+    assert watch.late and len(state.history) == 1 and state.stages == (Tv(50),)
 
 
 @pytest.mark.parametrize("stage", [NonLocal(0.3, 3), NonLocal(0.3, 20, None)])
@@ -280,12 +279,6 @@ def test_progress_rises_to_its_end(shot, stage):
     watch = Watch(progress=lambda name, share: told.append(share), expected=10 + stage.cost)
     gone_on(shot.split, shot.problem, Tv(10), [(stage,)], watch)
     assert told == sorted(told) and told[0] < 0.1 and told[-1] == pytest.approx(1.0)
-
-
-def test_the_deadline_ends_the_run(shot):
-    watch = Watch(deadline=0.0)
-    state, _ = gone_on(shot.split, shot.problem, Tv(50), [(NonLocal(0.3, 3),)], watch)
-    assert watch.late and len(state.history) == 1 and state.stages == (Tv(50),)
 
 
 def test_a_network_that_harms_is_as_if_it_were_not_there(shot):

@@ -87,7 +87,7 @@ def opened(browser: Browser, page: Path) -> Browser:  # noqa: F811
     return browser
 
 
-def test_read_report_takes_everything_from_the_file(result_file: Path) -> None:
+def test_read_report_takes_everything_from_the_file(result_file: Path, page: Path) -> None:
     data = read_report(result_file)
     cube, truth, uncertainty = scene()
     np.testing.assert_array_equal(data.cube[:, :, :], cube)
@@ -99,9 +99,6 @@ def test_read_report_takes_everything_from_the_file(result_file: Path) -> None:
     assert (data.title, data.unit) == (HOSTILE[0], HOSTILE[3])
     assert data.parameters["num_iters"] == 8 and data.choice["plan"] == "subspace"
     assert data.provenance["status"] == "converged"
-
-
-def test_the_page_says_where_each_stage_begins(page: Path) -> None:
     assert '<th scope="row">from iteration 3</th><td>non-local (0.5)</td>' in page.read_text(encoding="utf-8")
 
 

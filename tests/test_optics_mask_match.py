@@ -109,23 +109,15 @@ def test_bands_at_one_place(mask, shifts):
     assert check_mask(snapshot(mask, shifts), mask, shifts).kind == "fits"
 
 
-def test_dispersion_to_the_left_lies_at_the_same_columns(y, mask):
-    """Equal steps to the left are the same displacements: one mask cannot tell, and the check says no more."""
+def test_what_tells_the_direction(y, mask):
+    """Not equal steps and one mask, which lie at the same columns; unequal steps do, and a mask for each band."""
     found = check_mask(y, mask, tuple(-s for s in SHIFTS))
-    assert found.matches
-    assert "dispersion reversed" not in found.scores
-
-
-def test_unequal_steps_tell_the_direction(mask):
+    assert found.matches and "dispersion reversed" not in found.scores
     shifts = (0, 1, 3, 6, 10, 15)
-    y = snapshot(mask, shifts)
-    assert check_mask(y, mask, shifts).matches
     left = tuple(-s for s in shifts)
-    assert check_mask(y, mask, left).kind == "reversed"
+    assert check_mask(snapshot(mask, shifts), mask, shifts).matches
+    assert check_mask(snapshot(mask, shifts), mask, left).kind == "reversed"
     assert check_mask(snapshot(mask, left), mask, left).matches
-
-
-def test_one_mask_per_band_tells_the_direction(mask):
     masks = np.stack([np.roll(mask, 20 * c, axis=0) for c in range(BANDS)])
     y = snapshot(masks, SHIFTS)
     assert check_mask(y, masks, SHIFTS).matches
@@ -133,19 +125,16 @@ def test_one_mask_per_band_tells_the_direction(mask):
     assert check_mask(y, masks[:, ::-1], SHIFTS).turn == "flipped up-down"
 
 
-def test_sub_pixel_shifts_and_stacks_and_bad_pixels(y, mask):
+def test_units_sub_pixel_shifts_stacks_and_bad_pixels_do_not_matter(y, mask):
+    one, other = check_mask(y, mask, SHIFTS), check_mask(1e4 * y + 500, 3 * mask, SHIFTS)
+    assert one.scores["as given"] == pytest.approx(other.scores["as given"], rel=1e-3)
     assert check_mask(y, mask, tuple(1.02 * s for s in SHIFTS)).matches
     assert check_mask(np.stack([y, snapshot(mask, SHIFTS, seed=9)]), mask, SHIFTS).matches
     spoiled = y.copy()
     spoiled[10, ::2] = 1e6
     assert check_mask(spoiled, mask, SHIFTS, bad_pixels=spoiled > 1e5).scores["as given"] == pytest.approx(
-        check_mask(y, mask, SHIFTS).scores["as given"], rel=0.05
+        one.scores["as given"], rel=0.05
     )
-
-
-def test_the_unit_of_the_measurement_does_not_matter(y, mask):
-    one, other = check_mask(y, mask, SHIFTS), check_mask(1e4 * y + 500, 3 * mask, SHIFTS)
-    assert one.scores["as given"] == pytest.approx(other.scores["as given"], rel=1e-3)
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0, 1234.5])

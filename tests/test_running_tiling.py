@@ -196,6 +196,7 @@ def test_the_program_in_tiles(tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "m_figures").exists()
     write_measurement(tmp_path / "m.h5", replace(measurement(A, y), cube=x + 0.01), overwrite=True)
     assert main([*settings, "--overwrite"]) == 0
+    np.testing.assert_array_equal(read_cube(tmp_path / "m_cube.h5", key="truth")[0], x + 0.01)
     said = capsys.readouterr().out
     assert "Held-out error " in said and re.search(r"residual [\d.]+%, [\d.]+ s, PSNR [\d.]+ dB", said)
     check_words(said)
