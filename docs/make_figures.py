@@ -63,7 +63,10 @@ def side_by_side(measurement: Measurement, results: dict[str, cassi.Reconstructi
     """Every solver's cube and the truth as one would see them."""
     pictures = {name: one.cube.cpu().numpy() for name, one in results.items()} | {"truth": measurement.cube}
     figure = Figure(figsize=(10.5, 5.6), layout="constrained")
-    for axes, (name, cube) in zip(figure.subplots(2, 4).flat, pictures.items(), strict=True):
+    places = figure.subplots(2, -(-len(pictures) // 2)).flat
+    for axes in places[len(pictures) :]:
+        axes.remove()
+    for axes, (name, cube) in zip(places, pictures.items(), strict=False):
         axes.imshow(cube_to_srgb(np.asarray(cube), measurement.wavelengths, white=1.0))
         axes.set_title(name, loc="left", fontsize=10)
         axes.axis("off")
