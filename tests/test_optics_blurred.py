@@ -31,6 +31,7 @@ CASES = {
         "shifts": (0.0, 1.25, 2.5), "psf": uneven(3), "weights": torch.linspace(0, 1, 5 * 9).view(5, 9).double(),
     },
     "one band": {"shifts": (0.6,), "psf": uneven(3)},
+    "a single tap": {"shifts": (0, 2, 4), "psf": torch.tensor([3.0]).double()},
     "a displaced point": {"shifts": (0, 1, 2), "psf": torch.tensor([0.0, 0.0, 1.0]).double()},
 }  # fmt: skip
 
