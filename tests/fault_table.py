@@ -80,7 +80,7 @@ FAULTS = [
         "voxel"),
     Fault("backward of forward without the mask", "kernels/shift_sum.py::shift_sum",
         "partial(shift_back, mask=mask, shifts=shifts)",
-        "partial(shift_back, mask=torch.ones_like(mask), shifts=shifts)", "test_optics_contract.py", "derivatives"),
+        "partial(shift_back, mask=torch.ones_like(mask), shifts=shifts)", "test_optics_contract.py", "transforms"),
     Fault("a linear map is its own derivative", "kernels/linear.py::_LinearMap.backward",
         "linear_map(grad, adjoint, function)", "linear_map(grad, function, adjoint)", "test_kernels_patches.py",
         "derivatives"),
