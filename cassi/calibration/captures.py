@@ -43,7 +43,7 @@ DARK = 0.02  # detector pixels below this share of the brightest are not fitted 
 # costs, no window meets either; by 12 %, seven of ten do and gain 0.5 to 2.6 dB, one that would lose 0.4 does not.
 # What other captures explain of one (`MIN_EXPLAINED`) is no texture of its scene: of several, less has to fade.
 FADED, FADED_TOGETHER = 0.8, 0.9
-FAR_LESS, MAX_RISE = 0.6, 1.1
+FAR_LESS, MAX_RISE = 0.72, 1.1
 
 
 @dataclass(frozen=True, eq=False)
