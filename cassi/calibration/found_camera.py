@@ -15,6 +15,7 @@ import torch
 from cassi.calibration.camera_model import CameraModel, band_positions, coordinates, shift_columns, unseen_pixels
 from cassi.calibration.camera_trials import Trial, clearly_better, error_of, simplified
 from cassi.calibration.captures import MIN_SIDE, Frame, MaskError, learn_mask_error
+from cassi.calibration.defects import find_defects
 from cassi.calibration.mask_regression import BLOCK, COARSE, FINE, Look, Snapshots, tiles
 from cassi.calibration.self_calibration import MIN_BLOCKS, Search, find_dispersion, find_model, settled
 from cassi.errors import InputError
@@ -47,7 +48,9 @@ class FoundCamera:
         reason: why it was not looked for, in words; empty where it was.
         dispersion: by how much that of the snapshots is larger than the one given, as a share of it.
         remainders: by how much the bands of a cube lie to the right of where they belong [pixel], see `register`.
-        left_out: (H, W') bool, detector pixels that light reaches through elements beyond the mask's picture; or None.
+        left_out: (H, W') bool, detector pixels that light reaches through elements beyond the mask's picture, and
+            defects; or None.
+        defects: how many dead, warm or stuck detector pixels are among them.
         mask_error: what was learned of the mask element by element; it is in `mask` where it was accepted. None where
             it was not looked for.
     """
@@ -61,6 +64,7 @@ class FoundCamera:
     dispersion: float = 0.0
     remainders: tuple[float, ...] = ()
     left_out: np.ndarray | None = None
+    defects: int = 0
     mask_error: MaskError | None = None
 
     @classmethod
@@ -74,7 +78,15 @@ class FoundCamera:
 
     @property
     def message(self) -> str:
-        """What was found, in one sentence."""
+        """What was found, in one sentence, and in another what is wrong with the detector."""
+        if not self.defects:
+            return self._optics
+        pixels = "1 detector pixel disagrees" if self.defects == 1 else f"{self.defects} detector pixels disagree"
+        are = "is" if self.defects == 1 else "are"
+        return f"{self._optics} {pixels} with every scene that explains the pixels around, and {are} left out as bad."
+
+    @property
+    def _optics(self) -> str:
         if not self.accepted:
             if self.reason:
                 return f"The camera was taken as given: {self.reason}."
@@ -130,9 +142,8 @@ class FoundCamera:
 
     def in_place(self, m: Measurement) -> Measurement:
         """The measurement with this camera in place of its own."""
-        if not self.accepted:
-            return m
-        return replace(m, mask=self.mask, shifts=self.shifts, bad_pixels=any_bad((m.bad_pixels, self.left_out)))
+        m = m if self.left_out is None else replace(m, bad_pixels=any_bad((m.bad_pixels, self.left_out)))
+        return replace(m, mask=self.mask, shifts=self.shifts) if self.accepted else m
 
     def save(
         self, path: str | os.PathLike[str], *, wavelengths: np.ndarray | None = None, overwrite: bool = False
@@ -166,6 +177,7 @@ class FoundCamera:
     def as_dict(self) -> dict[str, Any]:
         """Plain values that JSON can hold."""
         stated = {"accepted": self.accepted, "dispersion": self.dispersion, "message": self.message}
+        stated |= {"defects": self.defects}
         errors = None if self.errors is None else list(self.errors)
         learned = None if self.mask_error is None else self.mask_error.as_dict()
         return stated | {"held_out_errors": errors, "mask_error": learned} | asdict(self.model)
@@ -184,8 +196,8 @@ def find_camera(
     A model of its pose and optics is fitted to the mask's pattern in the snapshots
     (`cassi.calibration.self_calibration`). It is taken where blocks that it was not fitted to are explained clearly
     better, and a short reconstruction with it predicts held-out detector pixels clearly better too; else the camera is
-    left as given. Then the error of each element of the mask is learned (`cassi.calibration.captures`), and taken where
-    other held-out pixels are predicted better with it.
+    left as given. Then defects of the detector are left out (`cassi.calibration.defects`), and the error of each
+    element of the mask is learned (`cassi.calibration.captures`), and taken where other held-out pixels agree.
 
     Args:
         measurements: with the mask and the shifts as believed, of the first one.
@@ -206,12 +218,18 @@ def find_camera(
         raise ValueError("no measurement given to find the camera from; give one at least")
     report(0.0)
     looks_closer = mask_error and not dispersion
-    placed = _placed(
+    found = _placed(
         measurements, black_level, seed, dispersion, lambda share: report(share * (PLACED if looks_closer else 1))
     )
-    if not looks_closer:
-        return placed
-    return _corrected(placed, measurements, black_level, seed, lambda share: report(PLACED + (1 - PLACED) * share))
+    if dispersion or (known := _explained(found, measurements, black_level)) is None:
+        return found
+    if (defects := find_defects(*known)).any():
+        left_out = any_bad((found.left_out, defects))
+        found = replace(found, left_out=left_out, defects=int(np.count_nonzero(defects)))
+        known = _explained(found, measurements, black_level)
+    if known is None or found.reason or not looks_closer:
+        return found
+    return _corrected(found, measurements[0], *known, seed, lambda share: report(PLACED + (1 - PLACED) * share))
 
 
 def _placed(
@@ -276,20 +294,27 @@ def _placed(
     return taken
 
 
-def _corrected(
-    found: FoundCamera, measurements: Sequence[Measurement], black_level: float | None, seed: int,
-    report: Callable[[float], None],
-) -> FoundCamera:  # fmt: skip
-    """A camera with the error of its mask's elements corrected, where the snapshots show one."""
+def _explained(
+    found: FoundCamera, measurements: Sequence[Measurement], black_level: float | None
+) -> tuple[CASSI, list[torch.Tensor]] | None:
+    """The camera and snapshots that it explains, as far as single elements and pixels can be looked at; else None."""
     m = found.in_place(measurements[0])
-    if found.reason or not compare_with_mask(replace(m, check=None)).matches:
-        return found
+    if _not_looked_for(m) or not compare_with_mask(replace(m, check=None)).matches:
+        return None
     bad = _bad_pixels(replace(m, bad_pixels=any_bad((m.bad_pixels, *(one.bad_pixels for one in measurements)))))
     camera = _through(m, m.mask)
     if not isinstance(camera, CASSI) or min(camera.cube_shape[1:]) < MIN_SIDE:
-        return found
+        return None
     snapshots = [y for one in measurements for y in _frames(one, camera, bad, black_level)]
-    camera = camera if bad is None else camera.weighted((~bad).to(camera.dtype))
+    return camera if bad is None else camera.weighted((~bad).to(camera.dtype)), snapshots
+
+
+def _corrected(
+    found: FoundCamera, given: Measurement, camera: CASSI, snapshots: list[torch.Tensor], seed: int,
+    report: Callable[[float], None],
+) -> FoundCamera:  # fmt: skip
+    """A camera with the error of its mask's elements corrected, where the snapshots show one."""
+    m = found.in_place(given)
     prior = shipped_prior() if camera.num_bands >= MIN_BANDS else None
     height, width = camera.cube_shape[1:]
     if height * width > 1.25 * PART**2:  # a part of them shows whether there is anything to correct

@@ -1,0 +1,99 @@
+"""Dead and warm detector pixels: found by what the scene around them explains, and nothing else is taken for one."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import cassi
+from cassi.calibration.defects import find_defects
+from cassi.calibration.found_camera import find_camera
+from cassi.optics.measurement import Measurement
+from cassi.optics.single_disperser import CASSI
+from cassi.simulation.scene import procedural_scene
+
+SIZE, SHIFTS = 96, tuple(range(0, 32, 2))
+
+
+@pytest.fixture(scope="module")
+def camera():
+    return CASSI(torch.rand(SIZE, SIZE, generator=torch.Generator().manual_seed(1)), SHIFTS)
+
+
+@pytest.fixture(scope="module")
+def scene():
+    nm = np.linspace(450, 650, len(SHIFTS)).tolist()
+    return procedural_scene(SIZE, SIZE, nm, generator=torch.Generator().manual_seed(0))
+
+
+def snapshot(camera, scene, seed=0, electrons=10_000):
+    """y with photon noise, of which the brightest pixel is 1."""
+    y = camera.forward(scene)
+    rng = np.random.default_rng(seed)
+    return torch.as_tensor(rng.poisson(y * (electrons / y.max())) / electrons, dtype=torch.float32)
+
+
+def places(camera, y, count, seed=5):
+    """Pixels with at least a third of the mean light, not beside each other."""
+    lit = np.argwhere((y > y.mean() / 3).numpy())
+    grid = lit[(lit % 5 == 2).all(1)]
+    return tuple(np.random.default_rng(seed).permutation(grid)[:count].T)
+
+
+@pytest.mark.parametrize("value", [0.0, 2.0], ids=["dead", "warm"])
+def test_defects_are_found_and_nothing_beside_them(camera, scene, value):
+    y = snapshot(camera, scene)
+    where = places(camera, y, 12)
+    y[where] = value * y[where]
+    found = find_defects(camera, [y])
+    assert found[where].sum() >= 11 and found.sum() == found[where].sum()
+
+
+def test_two_dead_pixels_side_by_side_do_not_hide_each_other(camera, scene):
+    y = snapshot(camera, scene)
+    (row, *_), (column, *_) = places(camera, y, 1)
+    y[row, column : column + 2] = 0
+    assert find_defects(camera, [y])[row, column : column + 2].all()
+
+
+@pytest.mark.parametrize("electrons", [1e9, 1_000])
+def test_a_sound_detector_has_no_defects(camera, scene, electrons):
+    assert find_defects(camera, [snapshot(camera, scene, electrons=electrons)]).sum() <= 1
+
+
+def test_of_several_snapshots_what_is_in_one_is_no_defect(camera, scene):
+    ys = [snapshot(camera, scene, seed) for seed in range(3)]
+    here, there = places(camera, ys[0], 2)
+    for y in ys:
+        y[here[0], there[0]] = 0
+    ys[1][here[1], there[1]] = 0
+    assert np.argwhere(find_defects(camera, ys)).tolist() == [[here[0], there[0]]]
+
+
+def test_what_is_known_as_bad_is_not_found_again(camera, scene):
+    y = snapshot(camera, scene)
+    where = places(camera, y, 3)
+    y[where] = 0
+    keep = torch.ones_like(y)
+    keep[where] = 0
+    assert not find_defects(camera.weighted(keep), [y]).any()
+
+
+def test_a_reconstruction_leaves_out_defects_as_if_a_map_had_been_given(camera, scene):
+    y = snapshot(camera, scene)
+    where = places(camera, y, 10)
+    y[where] = 0
+    bad = np.zeros(y.shape, bool)
+    bad[where] = True
+    m = Measurement(y=y.numpy(), mask=camera.mask.numpy(), shifts=SHIFTS)
+    found = find_camera(m, mask_error=False)
+    assert found.defects == 10 and "10 detector pixels disagree" in found.message
+    assert (found.in_place(m).bad_pixels == bad).all()
+
+    def error(m, camera):
+        cube = cassi.reconstruct(m, camera=camera, quality="fast", prior="tv").cube
+        return float((cube - scene * (cube.mean() / scene.mean())).square().mean())
+
+    known = error(replace(m, bad_pixels=bad), "as-given")
+    assert error(m, found) == pytest.approx(known, rel=1e-6) and error(m, "as-given") > 1.2 * known
