@@ -35,6 +35,7 @@ ROUNDS = 2
 SPREADS = (0.02, 0.04, 0.08, 0.16)  # of the mask's error, relative to its greatest transmission, that are tried
 MIN_SIDE = 64  # of a mask whose error is looked for: smaller snapshots have too few pixels that judge [pixel]
 MIN_EXPLAINED = 0.02  # of the variance of the kept residual that a fit must explain, else there is nothing to correct
+TINY = 1e-12  # of y of brightness 1, squared
 DARK = 0.02  # detector pixels below this share of the brightest are not fitted to
 # A correction is taken where the squared errors of the pixels that judge fall and the fine texture of the cubes falls
 # to FADED; or where texture falls to FAR_LESS and the held-out error rises by no more than a factor. On windows of ten
@@ -171,7 +172,7 @@ def learn_mask_error(
         (float((b.sum() / s).sqrt()), float((a.sum() / s).sqrt())) for b, a, s in zip(before, after, light, strict=True)
     )
     falls = torch.cat([(b - a) / v for b, a, v in zip(before, after, noise, strict=True)])
-    sure = float(falls.mean()) / max(float(falls.std()) / math.sqrt(len(falls)), 1e-300)
+    sure = float(falls.mean()) / max(float(falls.std()) / math.sqrt(len(falls)), TINY)
     b, a = (torch.cat([one / s for one, s in zip(of, light, strict=True)]).sum() for of in (before, after))
     better = sure > 0 and texture < FADED
     enough = FAR_LESS if len(frames) == 1 else FADED_TOGETHER
@@ -196,12 +197,12 @@ def variance_of(A: CASSI, x: Tensor, frame: Frame) -> Tensor:
     order = torch.argsort(light)
     bins = [part for part in torch.tensor_split(order, 12) if len(part)]
     level = np.array([float(light[part].mean()) for part in bins])
-    power = np.array([max(float(squares[part].mean()), 1e-12) for part in bins])
+    power = np.array([max(float(squares[part].mean()), TINY) for part in bins])
     terms = np.stack([level, np.ones_like(level), level**2], 1) / power[:, None]
     alpha, beta, rho2 = optimize.nnls(terms, np.ones(len(bins)))[0]
     y = frame.y.clamp(min=0)
     variance: Tensor = alpha * y + beta + rho2 * y.square()
-    return variance.clamp(min=1e-10)
+    return variance.clamp(min=TINY)
 
 
 def _squares(A: CASSI, x: Tensor, frame: Frame) -> Tensor:
@@ -228,7 +229,7 @@ def _tuned(residuals: Sequence[Residual], frames: Sequence[Frame], top: float) -
             others = [other for k, other in enumerate(residuals) if k != n]
             e = fit_error(others, spread * top) if alone is None else alone
             place = frame.tuning if alone is not None else frame.tuning | frame.fitted
-            weight = torch.where(place & frame.lit, 1 / frame.y.clamp(min=1e-6).square(), 0)
+            weight = torch.where(place & frame.lit, 1 / frame.y.square().clamp(min=TINY), 0)
             left += float(((one.r - one.of_error(e)).square() * weight).sum())
             total += float((one.r.square() * weight).sum())
         if 1 - left / total > best.explained:

@@ -30,8 +30,7 @@ from cassi.optics.single_disperser import CASSI
 from cassi.priors.learned import MIN_BANDS, shipped_prior
 
 FRAMES = 4  # of a stack that are looked at
-SEARCH = 0.5  # share of the time that it takes; the rest are short reconstructions
-PLACED = 0.5  # share of the time until the mask's place is found; the rest goes into its error
+SHARE = 0.5  # of the time for the mask's place, then for its error; in the former, of the search, then of trials
 PART = 160  # side of the window of a large snapshot on which it is decided whether its mask has an error [pixel]
 
 
@@ -219,7 +218,7 @@ def find_camera(
     report(0.0)
     looks_closer = mask_error and not dispersion
     found = _placed(
-        measurements, black_level, seed, dispersion, lambda share: report(share * (PLACED if looks_closer else 1))
+        measurements, black_level, seed, dispersion, lambda share: report(share * (SHARE if looks_closer else 1))
     )
     if dispersion or (known := _explained(found, measurements, black_level)) is None:
         return found
@@ -229,7 +228,7 @@ def find_camera(
         known = _explained(found, measurements, black_level)
     if known is None or found.reason or not looks_closer:
         return found
-    return _corrected(found, measurements[0], *known, seed, lambda share: report(PLACED + (1 - PLACED) * share))
+    return _corrected(found, measurements[0], *known, seed, lambda share: report(SHARE + (1 - SHARE) * share))
 
 
 def _placed(
@@ -264,7 +263,7 @@ def _placed(
     if check.kind == "displaced":
         down, right = map(float, check.displacement)
         start = CameraModel(down={"1": down}, right={"1": right})
-    model = find(roughly, lambda share: report(SEARCH * share), start)
+    model = find(roughly, lambda share: report(SHARE * share), start)
     if model.exact:
         return given
     mask = model.masks(m.mask, m.shifts)
@@ -281,7 +280,7 @@ def _placed(
 
     model, as_found = simplified(model, lambda model: trials(model.masks(m.mask, m.shifts), y_found))
     mask = model.masks(m.mask, m.shifts)
-    report((1 + SEARCH) / 2)
+    report((1 + SHARE) / 2)
     as_given = trials(m.mask, y)
     found = replace(given, errors=(error_of(as_given), error_of(as_found)))
 
@@ -299,7 +298,7 @@ def _explained(
 ) -> tuple[CASSI, list[torch.Tensor]] | None:
     """The camera and snapshots that it explains, as far as single elements and pixels can be looked at; else None."""
     m = found.in_place(measurements[0])
-    if _not_looked_for(m) or not compare_with_mask(replace(m, check=None)).matches:
+    if _not_looked_for(m) or len(m.shifts) < MIN_BANDS or not compare_with_mask(replace(m, check=None)).matches:
         return None
     bad = _bad_pixels(replace(m, bad_pixels=any_bad((m.bad_pixels, *(one.bad_pixels for one in measurements)))))
     camera = _through(m, m.mask)
@@ -315,9 +314,9 @@ def _corrected(
 ) -> FoundCamera:  # fmt: skip
     """A camera with the error of its mask's elements corrected, where the snapshots show one."""
     m = found.in_place(given)
-    prior = shipped_prior() if camera.num_bands >= MIN_BANDS else None
+    prior = shipped_prior()
     height, width = camera.cube_shape[1:]
-    if height * width > 1.25 * PART**2:  # a part of them shows whether there is anything to correct
+    if height * width > PART**2:  # a part of them shows whether there is anything to correct
         part = highest_variance_window(torch.stack(snapshots), (height, width), PART)
         blocks = [crop(camera, y, *part) for y in snapshots]
         frames = [Frame.of(block, y, seed) for block, y in blocks if isinstance(block, CASSI)]
