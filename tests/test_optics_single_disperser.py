@@ -114,6 +114,7 @@ def test_the_operator_keeps_its_own_values(generator):
         A.mask = mask
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 @pytest.mark.parametrize("mask_shape", [(2, 3), (3, 2, 3)], ids=["shared", "per-band"])
 @pytest.mark.parametrize("shifts", [(0, 1, 2), (1, -2, 0)], ids=str)

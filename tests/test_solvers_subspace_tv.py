@@ -186,6 +186,7 @@ def noisy():
     return A, y, variance, B, sees, [t.numpy().ravel()[rows] for t in (y, variance)], up
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("strength", "nonnegative"), [(0.4, False), (4.0, False), (0.4, True)])
 def test_fixed_point_minimises_the_stated_objective(noisy, strength, nonnegative):
     """kappa = strength / level, whatever lambda, and a, on both sides of 1: it depends on kappa sigma^2 alone. Among
