@@ -161,6 +161,7 @@ def test_a_file_that_appears_meanwhile_is_kept(tmp_path):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no limits on Windows")
+@pytest.mark.long
 def test_real_writes_that_fail_leave_nothing_behind(tmp_path):
     """A limit on the file size makes the system refuse writes as a full disk does; the process must end in peace."""
     program = textwrap.dedent(f"""

@@ -195,6 +195,7 @@ def test_total_variation_beyond_2_to_the_31_elements():
     assert torch.equal(q[:, -1:], dual)
 
 
+@pytest.mark.long
 def test_without_the_kernels():
     code = (
         "import torch; from cassi import CASSI, gap_tv; from cassi.kernels.dispatch import kernels; "

@@ -32,6 +32,7 @@ sys.exit(4)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.long
 def test_a_forked_child_computes_as_its_parent():
     done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -172,6 +172,7 @@ def test_heavy_packages_stay_at_the_edges():
         assert not astray, f"{package} is imported by {sorted(astray)}"
 
 
+@pytest.mark.long
 def test_the_package_imports_without_files_and_figures():
     """A fresh interpreter: `import cassi` loads neither h5py nor matplotlib, and figures never load pyplot."""
     code = (

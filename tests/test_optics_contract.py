@@ -398,6 +398,7 @@ SOLVERS: dict[str, Callable[[Camera, Tensor], Tensor]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_every_solver_takes_every_camera(case, solver):
     A = case.A

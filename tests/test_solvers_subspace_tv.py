@@ -362,6 +362,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_cameras(name):
     """The fixed point minimises the same objective; of the matrix, which test_optics_contract.py holds them to."""
