@@ -120,14 +120,13 @@ assert num_cores() >= 1
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("work", ["commands", "tests"])
-def test_a_system_that_lacks_what_windows_lacks(tmp_path, work):
+def test_a_system_that_lacks_what_windows_lacks(tmp_path):
     """Without POSIX's modules and calls, and with an encoding stated for each text file: commands run, and all tests
     can at least be collected there. Paths, locks and the end of processes on a real Windows are not seen by this."""
     (tmp_path / "leaf.csv").write_text("nm;R\n400;0,1\n700;0,3\n", encoding="utf-8")
     root = Path(__file__).parents[1]
     collect = f"sys.exit(pytest.main(['--collect-only', '-q', '--rootdir', {str(root)!r}, {str(root / 'tests')!r}]))"
-    program = ELSEWHERE + (COMMANDS if work == "commands" else collect)
+    program = ELSEWHERE + COMMANDS + collect
     paths = os.pathsep.join(str(root / folder) for folder in ("", "tests", "scripts"))
     done = subprocess.run(
         [sys.executable, "-X", "warn_default_encoding", "-c", program], cwd=tmp_path,
