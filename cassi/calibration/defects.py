@@ -21,8 +21,8 @@ from cassi.solvers.subspace_tv import subspace_tv
 
 RELATIVE_NOISE = 0.02  # that a short reconstruction allows for, of the root mean square of the light
 SIDE = 9  # of the square in which residuals are compared [pixel]
-# Times what is usual, about seven standard deviations of Gaussian noise. On ten CAVE windows (128 x 128 px; clean, 10,000
-# and 1,000 e) it marks 3 of 710,000 sound pixels, and of dead ones 117 of 150 at 10,000 e, all but those that are dark.
+# Times what is usual, about seven standard deviations of Gaussian noise. On ten CAVE windows (128 x 128 px; clean,
+# 10,000 and 1,000 e) it marks 3 of 710,000 sound pixels, and of dead ones 117 of 150 at 10,000 e, all but dark ones.
 LIMIT = 5.0
 
 

@@ -321,7 +321,7 @@ def _corrected(
         blocks = [crop(camera, y, *part) for y in snapshots]
         frames = [Frame.of(block, y, seed) for block, y in blocks if isinstance(block, CASSI)]
         mask = camera.mask[..., part[0], part[1]]
-        learned = learn_mask_error(frames, mask, camera.shifts, prior=prior, rounds=1)
+        learned = learn_mask_error(frames, mask, camera.shifts, prior=prior)
         if not learned.accepted:
             return replace(found, mask_error=learned)
     frames = [Frame.of(camera, y, seed) for y in snapshots]
