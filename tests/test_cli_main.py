@@ -79,7 +79,7 @@ def test_warm_up_says_in_one_sentence_what_is_ready(monkeypatch, capsys):
         re.fullmatch(r"the kernels are compiled, -> \S+, [\d.]+ s\n", captured.out)
         and "step 1 of 2: trials" in captured.err
     )
-    monkeypatch.setattr("cassi.kernels.cpu.cache_folder", lambda: None)
+    monkeypatch.setattr("cassi.running.warm_up.cache_folder", lambda: None)
     check_last_line(capsys, main(["warm-up"]))
 
 

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy import optimize
 from torch import Tensor
 
 from cassi.calibration.mask_error import (
@@ -203,6 +202,8 @@ def variance_of(A: CASSI, x: Tensor, frame: Frame) -> Tensor:
     level = np.array([float(light[part].mean()) for part in bins])
     power = np.array([max(float(squares[part].mean()), TINY) for part in bins])
     terms = np.stack([level, np.ones_like(level), level**2], 1) / power[:, None]
+    from scipy import optimize  # slow to import
+
     alpha, beta, rho2 = optimize.nnls(terms, np.ones(len(bins)))[0]
     y = frame.y.clamp(min=0)
     variance: Tensor = alpha * y + beta + rho2 * y.square()

@@ -59,6 +59,8 @@ def run(name: str, argv: list[str], prog: str) -> int:
         name, argv, prog = "refine", argv[1:], f"{prog} refine"
     args = parser_of(name, prog, *HELP[name]).parse_intermixed_args(argv)
     args.prog, args.argv = prog, argv
+    if name == "reconstruct" and not args.dry_run:
+        import_module("cassi.kernels.ahead").compile_beside()  # while torch is loaded and the files are read
     command = import_module(f"cassi.cli.{name.replace('-', '_')}")  # and torch with it: help is there without
     return run_and_report(args, lambda: int(command.run(args)))
 

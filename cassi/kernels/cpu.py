@@ -8,7 +8,6 @@ absent argument is an empty array, not None, because numba would compile each ke
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, cast
 
 import numpy as np
 import torch
@@ -71,9 +70,14 @@ def subspace_step(
     masks = stack(mask, 2).reshape(shots, -1, *mask.shape[-2:])
     multiplier = plain(u, masks, 4) if u is None else stack(u, 3)
     row_weights = plain(weights, masks, 3) if weights is None else stack(weights, 2)
-    constants = (basis.numpy(), masks, _offsets(shifts), row_weights, plain(modes, masks, 4), masks.dtype.type(step))
+    bases = basis.numpy(), np.ascontiguousarray(basis.numpy().T)
+    operands = (stack(z, 3), stack(z_new, 3), *rows, multiplier, *bases, masks, _offsets(shifts), row_weights)
     count, work = len(rows[0]) * z.shape[-2], 2 * z.numel() * len(shifts) * (1 + shots // 2)
-    share_out(_subspace_step, count, work, stack(z, 3), stack(z_new, 3), *rows, multiplier, *constants)
+    c = masks.dtype.type(step)
+    if modes is None:
+        share_out(_subspace_step, count, work, *operands, c)
+    else:
+        share_out(_subspace_step_of_shots, count, work, *operands, modes.detach().numpy(), c)
 
 
 def squared_distances(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
@@ -85,12 +89,6 @@ def squared_distances(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
         share_out(_squared_distance, chunks, one.numel(), stack(one, 0), stack(other, 0), partial)
         sums.append(partial.sum(0))
     return torch.from_numpy(np.concatenate(sums)[:, None])
-
-
-def cache_folder() -> str | None:
-    """The folder of compiled code; None where no folder can be written, so that every process compiles again."""
-    folder: str | None = cast(Any, _forward).stats.cache_path
-    return folder
 
 
 @cache
@@ -220,9 +218,29 @@ def _data_step(
 
 
 @inline
+def _copy(source: Array, target: Array) -> None:
+    for j in range(source.size):  # a slice assigned to a slice takes seconds to compile: it can fail, with a message
+        target[j] = source[j]
+
+
+@inline
 def _set_total(out: Array, a: Array, b: Array) -> None:
     for j in range(out.size):
         out[j] = a[j] + b[j]
+
+
+@jit
+def _spectra(z: Array, columns: Array, top: int, old: Array, x: Array) -> None:
+    """old = z and x = V z in as many rows from `top` on as `old` has, piece by piece: BLAS multiplies."""
+    rows, pieces, components, piece = old.shape
+    for k in range(components):
+        for r in range(rows):
+            for n in range(pieces):
+                left = n * piece
+                _copy(z[k, top + r, left : min(z.shape[2], left + piece)], old[r, n, k])
+    for r in range(rows):
+        for n in range(pieces):
+            np.dot(columns, old[r, n], x[r, n])
 
 
 @jit
@@ -233,6 +251,50 @@ def _multiplier_row(x: Array, u: Array, step: float) -> None:
         p = max(u[j] - x[j], zero)
         x[j] = step * (p + p - u[j])
         u[j] = p
+
+
+@jit
+def _see(x: Array, u: Array, b: int, step: float, mask: Array, offsets: Array, top: int, y_z: Array) -> None:
+    """y_z = Phi x for each shot of scene b, band by band; x becomes the step of its multiplier u, 0 without one."""
+    rows, pieces, bands, piece = x.shape
+    shots, width = y_z.shape[0], mask.shape[3]
+    for s in range(shots):
+        y_z[s, top : top + rows] = 0
+    for c in range(bands):
+        band = c if mask.shape[1] > 1 else 0
+        for r in range(rows):
+            i = top + r
+            for n in range(pieces):
+                left = n * piece
+                right = min(width, left + piece)
+                spectrum = x[r, n, c, : right - left]
+                for s in range(shots):
+                    seen = y_z[s, i, offsets[c] + left : offsets[c] + right]
+                    _add_product(seen, spectrum, mask[s, band, i, left:right])
+                if u.size == 0:
+                    spectrum[:] = 0
+                else:
+                    _multiplier_row(spectrum, u[b, c, i, left:right], step)
+
+
+@jit
+def _change_row(
+    back: Array, x: Array, basis: Array, mask: Array, offsets: Array, i: int, old: Array, change: Array, z_new: Array
+) -> None:  # fmt: skip
+    """z_new = old + V^T (x + Phi^T back), in row i."""
+    pieces, bands, piece = x.shape
+    shots, width = mask.shape[0], mask.shape[3]
+    for n in range(pieces):
+        left = n * piece
+        right = min(width, left + piece)
+        for c in range(bands):
+            band = c if mask.shape[1] > 1 else 0
+            for s in range(shots):
+                seen = back[s, offsets[c] + left : offsets[c] + right]
+                _add_product(x[n, c, : right - left], seen, mask[s, band, i, left:right])
+        np.dot(basis, x[n], change)
+        for k in range(len(basis)):
+            _set_total(z_new[k, i, left:right], old[n, k], change[k])
 
 
 @jit
@@ -248,6 +310,40 @@ def _back_row(back: Array, y: Array, y_z: Array, e: Array, gamma: Array, omega: 
     if w.size:
         for j in range(y.size):
             back[j] *= w[j]
+
+
+@inline
+def _pieces(width: int, components: int, bands: int) -> int:
+    """In how many a row is multiplied by the basis: small enough that BLAS starts no threads of its own."""
+    return -(-width // max(16, min(256, _BLAS_ALONE // (bands * components))))
+
+
+@jit
+def _subspace_step(
+    z: Array, z_new: Array, y: Array, e: Array, y_z: Array, gamma: Array, omega: Array, u: Array, basis: Array,
+    columns: Array, mask: Array, offsets: Array, weights: Array, step: float, start: int, stop: int
+) -> None:  # fmt: skip
+    _, components, height, width = z.shape
+    bands, detector = columns.shape[0], y.shape[3]
+    pieces = _pieces(width, components, bands)
+    piece = -(-width // pieces)
+    block = max(1, _SPECTRA // (bands * width * z.itemsize))
+    old = np.zeros((block, pieces, components, piece), z.dtype)  # a copy of z, which would have left the cache by then
+    change = np.zeros((components, piece), z.dtype)
+    x = np.zeros((block, pieces, bands, piece), z.dtype)
+    back = np.empty((1, detector), z.dtype)
+    first = start
+    while first < stop:
+        b, top = first // height, first % height
+        count = min(block, stop - first, height - top)
+        _spectra(z[b], columns, top, old[:count], x[:count])
+        _see(x[:count], u, b, step, mask, offsets, top, y_z[b])
+        for r in range(count):
+            i = top + r
+            w = weights[0, i] if weights.size else back[0, :0]
+            _back_row(back[0], y[b, 0, i], y_z[b, 0, i], e[b, 0, i], gamma[b, 0, i], omega[b, 0, i], w)
+            _change_row(back, x[r], basis, mask, offsets, i, old[r], change, z_new[b])
+        first += count
 
 
 @jit
@@ -267,82 +363,55 @@ def _scale_modes(modes: Array, i: int, values: Array, factor: Array, out: Array)
 
 
 @jit
-def _subspace_step(
-    z: Array, z_new: Array, y: Array, e: Array, y_z: Array, gamma: Array, omega: Array, u: Array, basis: Array,
-    mask: Array, offsets: Array, weights: Array, modes: Array, step: float, start: int, stop: int
+def _back_shots(
+    back: Array, misfit: Array, y: Array, y_z: Array, e: Array, gamma: Array, omega: Array, w: Array, modes: Array,
+    i: int
 ) -> None:  # fmt: skip
+    """`_back_row` for several shots, with gamma and omega along the modes of each pixel; row i of the detector."""
+    shots, detector = back.shape
+    if w.size:
+        for s in range(shots):
+            _set_product(y_z[s, i], y_z[s, i], w[s, i])
+    for s in range(shots):
+        for j in range(detector):
+            misfit[s, j] = y[s, i, j] - y_z[s, i, j]
+            e[s, i, j] += misfit[s, j]
+    _scale_modes(modes, i, e[:, i], gamma, back)
+    for s in range(shots):
+        for j in range(detector):
+            e[s, i, j] = back[s, j]
+            misfit[s, j] += back[s, j]
+    _scale_modes(modes, i, misfit, omega, back)
+    if w.size:
+        for s in range(shots):
+            _set_product(back[s], back[s], w[s, i])
+
+
+@jit
+def _subspace_step_of_shots(
+    z: Array, z_new: Array, y: Array, e: Array, y_z: Array, gamma: Array, omega: Array, u: Array, basis: Array,
+    columns: Array, mask: Array, offsets: Array, weights: Array, modes: Array, step: float, start: int, stop: int
+) -> None:  # fmt: skip
+    """`_subspace_step` for several; few runs need it, and it takes long to compile."""
     _, components, height, width = z.shape
-    bands, shots, detector = basis.shape[1], y.shape[1], y.shape[3]
-    columns = np.ascontiguousarray(basis.T)
-    # BLAS multiplies by the basis, in pieces small enough that it starts no threads of its own
-    pieces = -(-width // max(16, min(256, _BLAS_ALONE // (bands * components))))
+    bands, shots, detector = columns.shape[0], y.shape[1], y.shape[3]
+    pieces = _pieces(width, components, bands)
     piece = -(-width // pieces)
     block = max(1, _SPECTRA // (bands * width * z.itemsize))
-    old = np.zeros((block, pieces, components, piece), z.dtype)  # a copy of z, which would have left the cache by then
+    old = np.zeros((block, pieces, components, piece), z.dtype)
     change = np.zeros((components, piece), z.dtype)
-    spectra = np.zeros((block, pieces, bands, piece), z.dtype)
+    x = np.zeros((block, pieces, bands, piece), z.dtype)
     back, misfit = np.empty((shots, detector), z.dtype), np.empty((shots, detector), z.dtype)
     first = start
     while first < stop:
         b, top = first // height, first % height
         count = min(block, stop - first, height - top)
-        for k in range(components):
-            for r in range(count):
-                for n in range(pieces):
-                    left = n * piece
-                    right = min(width, left + piece)
-                    old[r, n, k, : right - left] = z[b, k, top + r, left:right]
-        y_z[b, :, top : top + count] = 0
-        for r in range(count):
-            for n in range(pieces):
-                np.dot(columns, old[r, n], spectra[r, n])
-        for c in range(bands):
-            band = c if mask.shape[1] > 1 else 0
-            for r in range(count):
-                i = top + r
-                for n in range(pieces):
-                    left = n * piece
-                    right = min(width, left + piece)
-                    x = spectra[r, n, c, : right - left]
-                    for s in range(shots):
-                        seen = y_z[b, s, i, offsets[c] + left : offsets[c] + right]
-                        _add_product(seen, x, mask[s, band, i, left:right])
-                    if u.size == 0:
-                        x[:] = 0
-                    else:
-                        _multiplier_row(x, u[b, c, i, left:right], step)
+        _spectra(z[b], columns, top, old[:count], x[:count])
+        _see(x[:count], u, b, step, mask, offsets, top, y_z[b])
         for r in range(count):
             i = top + r
-            if shots == 1:
-                w = weights[0, i] if weights.size else back[0, :0]
-                _back_row(back[0], y[b, 0, i], y_z[b, 0, i], e[b, 0, i], gamma[b, 0, i], omega[b, 0, i], w)
-            else:
-                for s in range(shots):
-                    if weights.size:
-                        _set_product(y_z[b, s, i], y_z[b, s, i], weights[s, i])
-                    for j in range(detector):
-                        misfit[s, j] = y[b, s, i, j] - y_z[b, s, i, j]
-                        e[b, s, i, j] += misfit[s, j]
-                _scale_modes(modes, i, e[b, :, i], gamma[b], back)
-                for s in range(shots):
-                    for j in range(detector):
-                        e[b, s, i, j] = back[s, j]
-                        misfit[s, j] += back[s, j]
-                _scale_modes(modes, i, misfit, omega[b], back)
-                if weights.size:
-                    for s in range(shots):
-                        _set_product(back[s], back[s], weights[s, i])
-            for n in range(pieces):
-                left = n * piece
-                right = min(width, left + piece)
-                for c in range(bands):
-                    band = c if mask.shape[1] > 1 else 0
-                    for s in range(shots):
-                        seen = back[s, offsets[c] + left : offsets[c] + right]
-                        _add_product(spectra[r, n, c, : right - left], seen, mask[s, band, i, left:right])
-                np.dot(basis, spectra[r, n], change)
-                for k in range(components):
-                    _set_total(z_new[b, k, i, left:right], old[r, n, k], change[k])
+            _back_shots(back, misfit, y[b], y_z[b], e[b], gamma[b], omega[b], weights, modes, i)
+            _change_row(back, x[r], basis, mask, offsets, i, old[r], change, z_new[b])
         first += count
 
 

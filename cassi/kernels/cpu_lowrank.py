@@ -66,7 +66,10 @@ def _gather(image: Array, places: Array, patch: int, x: Array, mean: Array) -> N
     bands = side // patch
     columns = image.shape[1] // bands - patch + 1
     lines = x.reshape(m * patch, side)  # the same memory as lines of patches
-    mean[:] = 0
+    zero, share = x.dtype.type(0), x.dtype.type(1 / m)
+    for i in range(patch):
+        for j in range(side):
+            mean[i, j] = zero
     for a in range(m):
         top, left = places[a] // columns, places[a] % columns * bands
         for i in range(patch):
@@ -74,7 +77,9 @@ def _gather(image: Array, places: Array, patch: int, x: Array, mean: Array) -> N
             for j in range(side):
                 line[j] = source[j]
                 average[j] += source[j]
-    mean *= image.dtype.type(1 / m)
+    for i in range(patch):
+        for j in range(side):
+            mean[i, j] *= share
     for a in range(m):
         for i in range(patch):
             line, average = lines[a * patch + i], mean[i]
@@ -119,9 +124,10 @@ def _bases(
             covariance += part
         if _largest_row_sum(covariance) > threshold:
             energies, vectors = np.linalg.eigh(covariance)
-            basis[g] = vectors
             for k in range(bands):
                 count[g] += energies[k] > threshold
+                for j in range(bands):
+                    basis[g, k, j] = vectors[k, j]
 
 
 @jit

@@ -73,6 +73,7 @@ def _scale_row(q: Array, row: int, factor: float) -> None:
 def _tv_prox(u: Array, weight: Array, q: Array, memory: float, num_iters: int, start: int, stop: int) -> None:
     _, height, width = u.shape
     one, tiny = u.dtype.type(1), u.dtype.type(1e-30)
+    first = start - start  # 0, but no constant: for that the functions of rows would be compiled again
     # for each step, u in its current row and in the row below
     rows = np.empty((num_iters + 1, 2, width + 1), u.dtype)
     for n in range(start, stop):
@@ -93,12 +94,14 @@ def _tv_prox(u: Array, weight: Array, q: Array, memory: float, num_iters: int, s
                     if r + 1 < height:
                         _primal_row(pair, below, v, qx, qy, r + 1)
                     else:
-                        pair[below] = pair[place]
+                        for j in range(width + 1):
+                            pair[below, j] = pair[place, j]
                     _dual_row(qx, qy, r, pair, place, below, inverse_weight)
             r = i - num_iters
             if r >= 0:
                 if r == 0:
-                    _primal_row_0(rows[num_iters], 0, v, qx, qy)
+                    _primal_row_0(rows[num_iters], first, v, qx, qy)
                 else:
-                    _primal_row(rows[num_iters], 0, v, qx, qy, r)
-                v[r] = rows[num_iters, 0, :width]
+                    _primal_row(rows[num_iters], first, v, qx, qy, r)
+                for j in range(width):
+                    v[r, j] = rows[num_iters, 0, j]

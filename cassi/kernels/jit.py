@@ -14,15 +14,17 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy as np
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.serialize import dumps
-from torch import Tensor
 
 from cassi.errors import one_line
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Array = np.ndarray
 Kernel = Callable[..., Any]
@@ -42,6 +44,14 @@ def jit(function: Kernel, *, fastmath: frozenset[str] = FAST) -> Kernel:
         compiled._cache = _Cache(function)
     kernel: Kernel = compiled
     return kernel
+
+
+def cache_folder() -> str | None:
+    """The folder of compiled code; None where no folder can be written, so that every process compiles again."""
+    with suppress(RuntimeError, OSError):
+        folder: str = _Cache(stack).cache_path  # of this file as of its neighbors
+        return folder
+    return None
 
 
 class _Checked(CompileResultCacheImpl):

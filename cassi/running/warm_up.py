@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from cassi.kernels import cpu
 from cassi.kernels.dispatch import kernels
+from cassi.kernels.jit import cache_folder
 from cassi.optics.single_disperser import CASSI
 from cassi.running.reconstruct import reconstruct
 
@@ -19,7 +19,7 @@ def warm_up(device: torch.device, *, progress: bool = False) -> str:
     """Reconstruct a small gray picture by the default and by GAP-TV; in a sentence, what is ready.
 
     Takes a minute the first time, some seconds where all is compiled; several processes may do it at once. Kernels for
-    float64 are compiled when they are first called.
+    float64 and for several shots are compiled when they are first called.
     """
     generator = torch.Generator().manual_seed(0)
     mask, gray = torch.rand(2, SIDE, SIDE, generator=generator)
@@ -28,7 +28,7 @@ def warm_up(device: torch.device, *, progress: bool = False) -> str:
     reconstruct(y, mask, progress=progress, **how)
     reconstruct(y, mask, solver="gap-tv", **how)
     if device.type == "cpu":
-        lost, folder = "nothing is kept: name a folder that can be written in NUMBA_CACHE_DIR", cpu.cache_folder()
+        lost, folder = "nothing is kept: name a folder that can be written in NUMBA_CACHE_DIR", cache_folder()
         return f"the kernels are compiled, {lost if folder is None else f'-> {folder}'}"
     triton = kernels(torch.ones(1, device=device)) is not None
     return f"{'Triton is ready for' if triton else 'eager torch did'} a default run on {device}"

@@ -1,0 +1,67 @@
+"""Where nothing is compiled yet, a second process compiles those kernels that a default run calls last.
+
+The run itself compiles the others when it calls them, and finds these in the cache of `jit`. Either process makes the
+same machine code: who was faster changes no result.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from cassi.kernels.jit import cache_folder
+
+LAST = ("cpu_tv._tv_prox", "cpu_lowrank._bases", "cpu_lowrank._filters", "cpu_lowrank._filtered")
+HERE = Path(__file__).parent
+
+
+def compile_beside() -> subprocess.Popen[bytes] | None:
+    """Start that process, which ends with this one at the latest; None where it has nothing to do or no core."""
+    folder = cache_folder()
+    eager = os.environ.get("CASSI_COMPILED", "1") == "0"
+    if folder is None or eager or (os.cpu_count() or 1) < 2 or all(_is_compiled(Path(folder), name) for name in LAST):
+        return None
+    paths = [str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    silent = subprocess.DEVNULL
+    with suppress(OSError):  # the run compiles them itself
+        process = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            stdin=silent,
+            stdout=silent,
+            stderr=silent,
+        )
+        atexit.register(process.kill)
+        return process
+    return None
+
+
+def _is_compiled(folder: Path, name: str) -> bool:
+    """Whether machine code of a kernel is there, of this source or a later one."""
+    source = HERE / f"{name.partition('.')[0]}.py"
+    with suppress(OSError):
+        return any(file.stat().st_mtime >= source.stat().st_mtime for file in folder.glob(f"{name}-*.nbi"))
+    return False
+
+
+def compile_last() -> None:
+    """Call the kernels once, with the types of a default run."""
+    import torch
+
+    from cassi.kernels.cpu_lowrank import apply_filters, learn_filters
+    from cassi.kernels.cpu_tv import tv_steps
+
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(0)
+    image, weight, dual = torch.rand(1, 8, 8, generator=generator), torch.ones(()), torch.zeros(2, 1, 8, 8)
+    tv_steps(image, weight, dual, None, 1, 1.0)
+    filters = learn_filters(torch.rand(8, 8, 2, generator=generator), torch.arange(6)[None], 3, 1.0)
+    apply_filters(torch.rand(8, 8, 2, generator=generator), filters)
+
+
+if __name__ == "__main__":
+    compile_last()

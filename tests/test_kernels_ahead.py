@@ -1,0 +1,84 @@
+"""The process that compiles beside the first run on a machine makes what that run needs."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cassi.kernels import ahead
+
+ROOT = Path(__file__).resolve().parents[1]
+RUN = """
+import torch
+import cassi
+from cassi.kernels import cpu_lowrank, cpu_tv
+mask = torch.rand(64, 64, generator=torch.Generator().manual_seed(0))
+y = cassi.CASSI.from_step(mask, -2, 8) @ torch.ones(8, 64, 64)
+cassi.reconstruct(y, mask, num_bands=8, step=-2, camera="as-given")
+for kernel in (cpu_tv._tv_prox, cpu_lowrank._bases, cpu_lowrank._filters, cpu_lowrank._filtered):
+    assert not kernel.stats.cache_misses, kernel
+assert cpu_tv._tv_prox.stats.cache_hits
+"""
+
+
+@pytest.fixture
+def started(tmp_path, monkeypatch):
+    """The processes that would be started; no kernel is compiled in the folder of this cache."""
+    calls: list[list[str]] = []
+
+    class Process:
+        def __init__(self, words, **_):
+            calls.append(words)
+
+        def kill(self):
+            pass
+
+    monkeypatch.setattr(ahead, "cache_folder", lambda: str(tmp_path))
+    monkeypatch.setattr(subprocess, "Popen", Process)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setenv("CASSI_COMPILED", "1")
+    return calls
+
+
+def fill(folder: Path, *, older: bool = False) -> None:
+    for name in ahead.LAST:
+        file = folder / f"{name}-72.py311.sha256.nbi"
+        file.write_bytes(b"")
+        if older:
+            os.utime(file, (0, 0))
+
+
+def test_a_process_is_started_where_nothing_is_compiled(started):
+    assert ahead.compile_beside() is not None
+    assert started == [[sys.executable, "-m", "cassi.kernels.ahead"]]
+
+
+def test_not_where_all_is_compiled(started, tmp_path):
+    fill(tmp_path)
+    assert ahead.compile_beside() is None and not started
+
+
+def test_but_where_it_was_compiled_from_an_older_source(started, tmp_path):
+    fill(tmp_path, older=True)
+    assert ahead.compile_beside() is not None
+
+
+@pytest.mark.parametrize("what", ["one core", "eager", "no folder"])
+def test_nor_where_it_would_be_of_no_use(started, monkeypatch, what):
+    if what == "one core":
+        monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    elif what == "eager":
+        monkeypatch.setenv("CASSI_COMPILED", "0")
+    else:
+        monkeypatch.setattr(ahead, "cache_folder", lambda: None)
+    assert ahead.compile_beside() is None and not started
+
+
+@pytest.mark.long
+def test_a_run_finds_what_the_process_compiled(tmp_path):
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT), "CASSI_COMPILED": "1"}
+    beside = "from cassi.kernels.ahead import compile_beside as f; p = f(); assert p.wait() == 0 and f() is None"
+    for code in (beside, RUN):
+        subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=600)
