@@ -206,35 +206,35 @@ class Settings:
     )  # fmt: skip
     """(C,) [nm], or a text (`cassi.optics.wavelengths`). The default solver takes spectra to be smooth over them."""
     bad_pixels: Array | None = setting(
-        None, "map that is nonzero where a detector pixel is bad", "--bad-pixels", group=CAMERA, value="FILE",
+        None, "map, nonzero where a detector pixel is bad", "--bad-pixels", group=CAMERA, value="FILE",
         reads=True, recorded=False,
     )  # fmt: skip
     """(H, W') bool, True where the detector says nothing; these pixels are left out exactly."""
     black_level: float | None = setting(
-        None, "value of a dark pixel as stored, subtracted (default: estimated from pixels that no light reaches; "
-        "0 keeps it)", "--black-level", group=CAMERA, value="VALUE", type=number,
+        None, "value of a dark pixel as stored, subtracted (default: estimated from pixels without light; 0: none)",
+        "--black-level", group=CAMERA, value="VALUE", type=number,
     )  # fmt: skip
     """In the unit of y; None: estimated (`choice["black_level"]`); 0: nothing is subtracted."""
     dark: PathLike | Array | None = setting(
         None, "frames without light at the exposure of the snapshot, subtracted from it and from the white reference: "
-        "a file with one or a stack, or a folder; the black level then is 0", "--dark", group=CAMERA, value="FILE",
+        "a file, a stack or a folder", "--dark", group=CAMERA, value="FILE",
         excludes=("black_level",), why="a dark frame holds it", reads=True, recorded=False,
     )  # fmt: skip
     """Or an array (H, W'), in counts where y was read from counts."""
     camera: str | FoundCamera = setting(
-        "find", "find: where the mask lies and how sharp it is are found from the snapshot, and used where the "
-        "evidence is clear (default); as-given: the mask as it is; align: only its place and the dispersion are found; "
-        "dd: a double disperser, whose mask is wider than the snapshot; cacti: a video camera, one mask per frame",
+        "find", "find: place and blur of the mask as far as the snapshot shows them clearly (default); as-given: the "
+        "mask as it is; align: only its place and the dispersion; dd: a double disperser, its mask wider than the "
+        "snapshot; cacti: a video camera, one mask per frame",
         "--camera", group=CAMERA, choices=CAMERAS,
     )  # fmt: skip
     """Or a `FoundCamera`. Nothing is searched for where a psf or a camera is given."""
     psf: float | Array | None = setting(
-        None, "the instrument's blur along the dispersion, standard deviation of a Gaussian [px]", "--psf",
+        None, "blur along the dispersion, standard deviation of a Gaussian [px]", "--psf",
         group=CAMERA, value="SIGMA", type=number,
     )  # fmt: skip
     """> 0, or taps (M,), or (C, M) with one per band (`BlurredCASSI`)."""
     gain: float | None = setting(
-        None, "electrons a count, as data sheets have it; of floats that are no counts, electrons per unit", "--gain",
+        None, "electrons per count; of floats that are no counts, per unit", "--gain",
         group=CAMERA, value="E", type=number, recorded=False,
     )  # fmt: skip
     """Electrons per unit of y, where known."""
@@ -243,17 +243,17 @@ class Settings:
     )
     """Standard deviation [electron], where known."""
     white: PathLike | Measurement | None = setting(
-        None, "capture of a white reference by the same camera under the same light: the cube becomes reflectance",
+        None, "capture of a white reference, same camera and light: the cube becomes reflectance",
         "--white", group=CAMERA, value="FILE", excludes=(MANY,), reads=True, recorded=False,
     )  # fmt: skip
     """A `Measurement` of it, or its file, read as that of the snapshot."""
     white_reflectance: float | PathLike | Spectrum = setting(
-        1.0, "what the reference reflects: a number such as 0.95, or a table over wavelength [nm]",
+        1.0, "reflectance of the reference: 0.95, or a table over wavelength [nm]",
         "--white-reflectance", group=CAMERA, value="R|FILE", needs=("white",),
     )  # fmt: skip
     """Or a `cassi.files.spectrum_files.Spectrum`."""
     exposure_ratio: float = setting(
-        1.0, "exposure time of the scene over that of the white reference (default: 1)", "--exposure-ratio",
+        1.0, "exposure time of the scene over that of the reference (default: 1)", "--exposure-ratio",
         group=CAMERA, value="E", type=number, above=0.0, needs=("white",),
     )  # fmt: skip
     solver: Solver | str = setting("auto", "default: auto, which needs no settings", "--solver", choices=SOLVERS)
@@ -264,16 +264,16 @@ class Settings:
         "long, 0.5 dB better", "--quality", choices=QUALITIES, needs=AUTO,
     )  # fmt: skip
     prior: Prior | str = setting(
-        "auto", "strongest prior to use: tv, then nonlocal, then learned (default: all of them, unless held-out pixels "
-        "or the imprint of the mask speak against it)", "--prior", choices=PRIORS, needs=AUTO,
+        "auto", "strongest prior: tv, then nonlocal, then learned (default: learned, unless held-out pixels or the "
+        "imprint of the mask speak against it)", "--prior", choices=PRIORS, needs=AUTO,
     )  # fmt: skip
     weights: PathLike | LearnedPrior | None = setting(
-        None, "of the network: free or research, by what they may be used for (MODEL_CARD.md), or a file of "
-        "scripts/train.py (default: research)", "--weights", value="free|research|FILE", reads=True,
+        None, "of the network: free or research, by permitted use (MODEL_CARD.md), or a file of scripts/train.py "
+        "(default: research)", "--weights", value="free|research|FILE", reads=True,
         needs=AUTO, excludes=("prior=tv", "prior=nonlocal"),
     )  # fmt: skip
     budget: float | None = setting(
-        None, "reconstruct within 10s, 2min ...; start, error bars and figures come on top", "--budget", value="TIME",
+        None, "time limit: 10s, 2min ...; start, error bars and figures come on top", "--budget", value="TIME",
         type=duration, above=0.0,
     )  # fmt: skip
     """[s]; None: no limit."""
@@ -298,8 +298,8 @@ class Settings:
     )  # fmt: skip
     """A `Plan`, as `Reconstruction.plan` of a similar snapshot, or its file: pilot and judge are left out."""
     side: PathLike | SidePicture | None = setting(
-        None, "a grey or color photograph of the same scene from beside the camera (PNG, JPEG, TIFF, .npy), of any "
-        "size, slightly moved, turned, scaled; it is used where it fits and held-out pixels do not speak against it",
+        None, "a photograph of the scene from beside the camera, grey or color (PNG, JPEG, TIFF, .npy); used where it "
+        "fits and held-out pixels do not speak against it",
         "--side", value="FILE", reads=True, needs=AUTO,
         excludes=(MANY, "budget", "uncertainty", "num_iters", "prior"),
     )  # fmt: skip
@@ -347,12 +347,12 @@ OPTIONS: dict[str, Option] = {
 """Of each field of `Settings`."""
 
 TILE = Option(
-    "--tile", "frames larger than memory: reconstruct in tiles of this size", value="PX", type=whole, needs=AUTO,
+    "--tile", "reconstruct in tiles of this size, for frames larger than memory", value="PX", type=whole, needs=AUTO,
     excludes=("figures", "white", "budget", "uncertainty", "side", MANY), why="tiles never see the whole cube",
 )  # fmt: skip
 SEQUENCE = Option(
-    "--sequence", "the snapshots follow each other, of a scene that moves little: each is reconstructed with those "
-    "beside it, into one file with a time axis (default: NAME_sequence.h5), and a film", needs=AUTO,
+    "--sequence", "snapshots of a scene that moves little: each is reconstructed with those beside it, into one file "
+    "(default: NAME_sequence.h5) and a film", needs=AUTO,
     excludes=("align", "white", "tile", "uncertainty", "budget", "num_iters", "quality", "side", SHOTS),
 )  # fmt: skip
 

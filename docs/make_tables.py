@@ -42,8 +42,12 @@ def options(command: str) -> str:
     """The options of a command, in the order and the words of its help."""
     rows = []
     every = options_of(command)
+    known = []
     for option in every:
         if option in (QUIET, DEBUG):  # of every command, said once
+            continue
+        if command != "reconstruct" and option in options_of("reconstruct"):  # in one row
+            known.append(f"`{option.name}`")
             continue
         names = [option.name] if option.name.startswith("-") else []
         value = option.value or "|".join(option.choices or ())
@@ -51,6 +55,7 @@ def options(command: str) -> str:
         value = f"[{value}]" if option.nargs == "?" else value
         cells = [", ".join(f"`{name}`" for name in names), f"`{value}{several}`" if value else ""]
         rows.append((" ".join(cells).strip(), words(option, every)))
+    rows += [(", ".join(known), "as for cassi reconstruct")] if known else []
     return table(("option", "what it does"), rows)
 
 
@@ -76,8 +81,9 @@ def presets() -> str:
 
 def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     """In Markdown."""
-    lines = [head, ("---",) * len(head), *(tuple(cell.replace("|", "\\|") for cell in row) for row in rows)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines).replace("|  |", "| |").replace("|  |", "| |")
+    lines = [head, *(tuple(cell.replace("|", "\\|") for cell in row) for row in rows)]
+    lines = [f"| {' | '.join(line)} |".replace("|  |", "| |").replace("|  |", "| |") for line in lines]
+    return "".join(f"{line}\n" for line in (lines[0], "|" + "---|" * len(head), *lines[1:]))
 
 
 KEYWORDS = '''"""The typed keywords of `cassi.reconstruct`, as docs/make_tables.py writes them from `cassi.settings`."""

@@ -252,8 +252,8 @@ def test_tables_with_words_of_their_own_leave_nothing_out() -> None:
     drawn = {*re.findall(r'made\["(\w+)"\]', body), *re.findall(r'^        "(\w+)": ', body, re.MULTILINE)}
     assert len(drawn) > 5 and set(rows_of("looking-at-a-result.md", "| figure |")) == drawn
     lines = (DOCS / "file-format.md").read_text(encoding="utf-8").splitlines()
-    cells = [line.split("|")[1:4] for line in lines[: lines.index("## A measurement")] if line.startswith("| ")][1:]
-    written = {suffix for cell in cells for suffix in re.findall(r"`(\.\w+)`", cell[0]) if cell[2].strip() != "-"}
+    cells = [line.split("|")[1:3] for line in lines[: lines.index("## A measurement")] if line.startswith("| ")][1:]
+    written = {suffix for cell in cells for suffix in re.findall(r"`(\.\w+)`", cell[0]) if cell[1].strip() != "-"}
     assert {suffix for cell in cells for suffix in re.findall(r"`(\.\w+)`", cell[0])} == SUFFIXES
     assert written == set(WRITERS)
     history = [name for name in rows_of("file-format.md", "| dataset |") if "history" in name or "/" not in name]

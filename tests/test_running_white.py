@@ -13,7 +13,8 @@ from cassi.calibration.camera_model import CameraModel
 from cassi.calibration.found_camera import FoundCamera
 from cassi.cli.main import run
 from cassi.files.spectrum_files import Spectrum
-from cassi.looking.report_data import report_of
+from cassi.looking.methods import methods_text
+from cassi.looking.report_data import read_report, report_of
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
 from cassi.running import pipeline
@@ -168,3 +169,22 @@ def test_board_and_exposure_are_settings(bench, tmp_path):
         found = cassi.reconstruct(scene, **how, white_reflectance=board, exposure_ratio=2.0).cube
         torch.testing.assert_close(found, plain * value / 2)
     refused(cassi.reconstruct, scene, white_reflectance=0.9)
+
+
+def test_the_methods_state_white_reference_and_dark_frame(bench, tmp_path):
+    """In memory as in the file; and neither where there is none."""
+    A, rho, light = bench
+    scene, white = (Measurement(1 + A.forward(x).numpy(), A.mask.numpy(), A.shifts) for x in (rho * light, light))
+    dark = np.ones(A.measurement_shape)
+    how = {"solver": "gap-tv", "num_iters": 5, "camera": "as-given"}
+    given = {"white": white, "dark": dark, "white_reflectance": "0.95", "exposure_ratio": 4.0}
+    result = cassi.reconstruct(scene, **how, **given)
+    result.save(tmp_path / "cube.h5")
+    text = methods_text(report_of(result))
+    assert methods_text(read_report(tmp_path / "cube.h5")) == text
+    assert "A dark frame was subtracted from the snapshot and that of the white reference." in text
+    assert "by the same camera, of reflectance 0.95, exposed for 0.25 of the scene's time; its values are ref" in text
+    plain = methods_text(report_of(cassi.reconstruct(scene, **how, white=white)))
+    assert "by the same camera; its values are reflectances." in plain and "dark" not in plain
+    alone = methods_text(report_of(cassi.reconstruct(scene, **how, dark=dark)))
+    assert "A dark frame was subtracted from the snapshot." in alone and "white" not in alone

@@ -151,11 +151,11 @@ def length(text: str) -> tuple[float, str]:
 HDF5 = (".h5", ".hdf5")
 QUIET = Option("--quiet", "print nothing but errors and warnings")
 DEBUG = Option("--debug", "show a traceback where something fails unexpectedly")
-KEY = Option("--key", "the measurement's name in its file, if it is an unusual one", value="NAME")
-MASK_KEY = Option("--mask-key", "the mask's name in its file, if it is an unusual one", value="NAME")
+KEY = Option("--key", "the measurement's name in its file, if unusual", value="NAME")
+MASK_KEY = Option("--mask-key", "the mask's name in its file, if unusual", value="NAME")
 NUM_BANDS, STEP, BAD_PIXELS = (OPTIONS[name] for name in ("num_bands", "step", "bad_pixels"))
 BIT_DEPTH = Option("--bit-depth", "bits of integer counts", value="N", type=whole)
-FIGURES = Option("--figures", 'where the figures go, or "none" (default: NAME_figures beside the output)',
+FIGURES = Option("--figures", 'folder of figures, or "none" (default: NAME_figures beside the output)',
     value="DIR", idle="none")
 OVERWRITE = Option("--overwrite", "replace an existing file")
 FRAME = Option("--frame", "which cube of a stack, from 0 (default: 0)", value="FRAME", type=whole, default=0)
@@ -166,41 +166,40 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("files", "the same as --measurement", value="FILE", nargs="*", reads=True),
         ),
         "files": (
-            Option("--measurement", "the snapshot: HDF5, .mat, .npz, .npy, TIFF or PNG; may hold mask, "
-                "shifts and truth too. Or many: files, a folder, a pattern, or a stack",
+            Option("--measurement", "the snapshot: HDF5, .mat, .npz, .npy, TIFF, PNG or ENVI; may hold mask, "
+                "shifts and truth too. Or many: files, a folder, a pattern, a stack",
                 value="FILE", default=[], nargs="+", reads=True),
-            Option("--mask", "the coded aperture, where it is not in the measurement's file; of several shots one each",
+            Option("--mask", "the coded aperture, if it is in another file; of several shots one each",
                 value="FILE", default=[], nargs="+", reads=True),
-            Option("--calibration", "corrects the raw counts, brings mask, bands and bad pixels; see the subcommand "
-                "calibrate", value="FILE", default=[], nargs="+", reads=True, why="it brings these along",
+            Option("--calibration", "file of cassi calibrate: corrects raw counts, brings mask, bands and bad pixels",
+                value="FILE", default=[], nargs="+", reads=True, why="it brings these along",
                 excludes=("mask", "mask_key", "turn_mask", "num_bands", "step", "wavelengths", "bad_pixels",
                     "bit_depth", "black_level", "dark", "saturation")),
-            Option("--output", "the result: .h5, .mat or .tif (default: NAME_cube.h5); of many "
+            Option("--output", "the result: .h5, .mat, .tif or .hdr (default: NAME_cube.h5); of many "
                 "snapshots a folder", value="FILE"),
             Option("--overwrite", "replace an existing result"),
-            Option("--figures", 'where the figures go, or "none" (default: NAME_figures beside the result)',
+            Option("--figures", 'folder of figures, or "none" (default: NAME_figures beside the result)',
                 value="DIR", excludes=(MANY,), idle="none"),
-            Option("--report", "also write one HTML page to look at the result in a browser (default: "
-                "NAME_report.html)", value="FILE", nargs="?", writes=(".html", ".htm")),
+            Option("--report", "also write an HTML page of the result (default: NAME_report.html)",
+                value="FILE", nargs="?", writes=(".html", ".htm")),
             KEY, MASK_KEY,
             Option("--turn-mask", "flip, turn or transpose the mask as it fits the snapshot"),
         ),
         CAMERA: (
-            Option("--shots", "each scene was photographed K times, through K masks: files one after the other, or a "
-                "stack (default: as many as files of masks or calibrations are given, or what the file says; needed "
-                "for a stack of masks in one file)",
+            Option("--shots", "each scene was captured K times, through K masks: files in order, or a stack (default: "
+                "the number of mask files or calibrations, or what the file says; needed for a stack of masks)",
                 value="K", type=count),
             *options_in(CAMERA), BIT_DEPTH,
             Option("--saturation", "count from which on a pixel is bad", value="COUNTS", type=number),
             Option("--align", "the same as --camera align", excludes=("camera",)),
-            Option("--save-camera", "write the camera that was used, to be given as --mask: mask of each band, "
-                "shifts, mask_3d_shift (.h5)",
+            Option("--save-camera", "write the camera that was used, for --mask: mask of each band, shifts, "
+                "mask_3d_shift (.h5)",
                 value="FILE", excludes=("camera", "psf", "align", "calibration", SHOTS),
                 why="no camera is searched for", writes=HDF5),
         ),
         "method": (
             *options_in("method"), TILE,
-            Option("--save-plan", "write the plan that was chosen, for --plan (.json); of many snapshots that of the "
+            Option("--save-plan", "write the chosen plan, for --plan (.json); of many snapshots that of the "
                 "first, which all then follow", value="FILE", needs=("solver=auto",), excludes=("plan", "sequence"),
                 writes=(".json",)),
         ),
@@ -210,13 +209,13 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("--dpi", "pixels per inch (default: 120)", value="N", type=dpi, default=120, excludes=(MANY,)),
             Option("--pixel-size", "of the scene, for a scale bar: 2.5um, 0.1mm, 3m", value="LENGTH", type=length,
                 excludes=(MANY,)),
-            Option("--tinted", "bands in the color of their light, in place of grey", excludes=(MANY,)),
+            Option("--tinted", "bands in the color of their light", excludes=(MANY,)),
             Option("--no-markers", "pictures of the summary without the numbers of the spectra", excludes=(MANY,)),
         ),
         "many snapshots": (
             SEQUENCE,
-            Option("--cluster", "compute on a Dask cluster: tcp://HOST:PORT, a scheduler file, or local:N, N "
-                "processes of this machine",
+            Option("--cluster", "compute on a Dask cluster: tcp://HOST:PORT, a scheduler file, or local:N for N "
+                "processes here",
                 value="ADDRESS", needs=(MANY,)),
             Option("--batch", "snapshots computed at a time (default: what fits)",
                 value="N", type=count, needs=(MANY,)),
@@ -232,10 +231,10 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             FIGURES, OVERWRITE, QUIET, DEBUG,
         ),
         "frames": (
-            Option("folder", "where the frames are: dark_* without light, flat_* of even white light with the aperture "
-                "taken out, mask_* of the aperture under narrow-band light", value="FOLDER"),
+            Option("folder", "the frames: dark_* without light, flat_* in even white light without the aperture, "
+                "mask_* of the aperture in narrow-band light", value="FOLDER"),
             Option("--wavelengths", "of the mask frames: a list 450,500,..., start:stop:count, or a file (default: "
-                "wavelengths.txt in the folder, or the files' names, mask_532nm.png)", value="NM"),
+                "wavelengths.txt in the folder, or names such as mask_532nm.png)", value="NM"),
             Option("--bit-depth", "bits of the counts (default: what holds them)", value="N", type=whole),
         ),
         "bands": (
@@ -249,7 +248,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
         "": (
             Option("--measurement", "captures; a folder or a pattern too",
                 value="FILE", nargs="+", required=True, reads=True),
-            Option("--mask", "the coded aperture as believed, where the captures do not hold it",
+            Option("--mask", "the coded aperture, if the captures do not hold it",
                 value="FILE", reads=True),
             KEY, MASK_KEY, NUM_BANDS, STEP, BAD_PIXELS, BIT_DEPTH,
             Option("--black-level", "value of a dark pixel as stored (default: estimated from the captures)",
@@ -263,26 +262,24 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
         "": (
             Option("--seed", "seed of scene, mask and noise (default: 0)", value="SEED", type=whole, default=0),
             Option("--output", "the measurement to write: .h5 or .hdf5", value="FILE", writes=HDF5),
-            Option("--bench", "instead, a new folder of 12-bit frames from a simulated optical bench, for a "
-                "calibration: dark, flat, mask frames at five wavelengths, a snapshot; of the other options it takes "
-                "--size (default: 128x128), --num-bands, --step and --seed", value="DIR"),
+            Option("--bench", "instead, a new folder of 12-bit frames from a simulated bench, for cassi calibrate, and "
+                "a snapshot; takes only --size (default: 128x128), --num-bands, --step and --seed", value="DIR"),
             OVERWRITE, QUIET, DEBUG,
         ),
         "scene": (
             Option("--cube", "a spectral cube: HDF5, .mat, .npz, .npy, TIFF", value="FILE", reads=True),
-            Option("--key", "the cube's name in its file, if it is an unusual one", value="NAME"),
+            Option("--key", "the cube's name in its file, if unusual", value="NAME"),
             Option("--size", "pixels (default: 256x256, or those of the cube or the mask file)",
                 value="HxW", type=size),
             Option("--num-bands", "bands (default: 28); of a cube file, its last C", value="C", type=count),
-            Option("--wavelengths", "band centers: start:stop:count, a list 450,460,..., a preset (tsa-net-28, "
-                "mst-28, smem-24, cave-31) or a file (default: 450 to 650 nm, or those of the cube file)",
-                value="NM", reads=True),
-            Option("--truth-bits", "round the cube to multiples of 2^-N before it is photographed: it stays exact and "
-                "compresses well", value="N", type=whole),
+            Option("--wavelengths", "band centers, as for cassi reconstruct (default: 450 to 650 nm, or those of the "
+                "cube file)", value="NM", reads=True),
+            Option("--truth-bits", "round the cube to multiples of 2^-N first: it stays exact and compresses well",
+                value="N", type=whole),
         ),
         "optics": (
-            Option("--camera", "sd: a single disperser (default); dd: a double disperser, which shears the mask and "
-                "not the scene; cacti: a video camera, frames of a grey scene in the place of bands",
+            Option("--camera", "sd: a single disperser (default); dd: a double disperser; cacti: a video camera, "
+                "frames of a grey scene in place of bands",
                 choices=("sd", "dd", "cacti"), default="sd", excludes=("shots", "frames", "side")),
             Option("--mask", "binary, grey, or a file (default: binary)",
                 value="KIND|FILE", default="binary", reads=True),
@@ -328,18 +325,18 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             OVERWRITE, QUIET, DEBUG,
         ),
         "spectra of places": (
-            Option("--at", "row,column of a pixel, or row,column,size of a square of pixels around it; several too",
+            Option("--at", "row,column of a pixel, or row,column,size of a square around it; several too",
                 value="PLACE", nargs="+", default=[]),
-            Option("--region", "polygons: a .json that the page of a report saved", value="FILE", nargs="+", default=[],
+            Option("--region", "polygons: a .json saved by a report", value="FILE", nargs="+", default=[],
                 reads=True),
-            Option("--unscaled", "compare values as they are; else the table is multiplied by what fits best"),
-            Option("--csv", "also write the spectra of the places, with spread and error bars", value="FILE",
+            Option("--unscaled", "compare values as they are (default: the table is multiplied by what fits best)"),
+            Option("--csv", "also write the spectra, with spread and error bars", value="FILE",
                 writes=(".csv",)),
         ),
     },
     "design": {
         "": (
-            Option("--output", "a folder: table, figures, and what is done already (design)",
+            Option("--output", "folder for table, figures and finished runs (design)",
                 value="DIR", default="design"),
             QUIET, DEBUG,
         ),

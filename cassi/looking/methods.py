@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cassi.looking.report_data import ReportData
+from cassi.optics.measurement import DARK_SUBTRACTED, REFLECTANCE
 
 PRIORS = {  # words of a stage, and where its prior comes from
     "total variation": "total variation of spectral coefficients (Zhuang & Bioucas-Dias, IEEE JSTARS 11, 2018)",
@@ -39,7 +40,11 @@ def methods_text(data: ReportData) -> str:
     camera = data.provenance.get("camera")
     if isinstance(camera, Mapping) and camera.get("message"):
         sentences.append(str(camera["message"]).rstrip(".") + ".")
-    choice, parameters = data.choice, data.parameters
+    choice, parameters, notes = data.choice, data.parameters, data.provenance.get("notes")
+    divided = data.unit == REFLECTANCE
+    if isinstance(notes, list) and any(str(note).startswith(DARK_SUBTRACTED) for note in notes):
+        both = "the snapshot and that of the white reference" if divided else "the snapshot"
+        sentences.append(f"A dark frame was subtracted from {both}.")
     solver, prior = str(choice.get("solver", "")), str(choice.get("prior", ""))
     if solver in SOLVERS:
         settings = {name: choice.get(name) for name in ("num_iters", "tv_weight", "components", "damping")}
@@ -54,6 +59,11 @@ def methods_text(data: ReportData) -> str:
             "detector pixels that were held out"
             + (f", {choice['held_out_error']:.1%} in the end." if _number(choice.get("held_out_error")) else ".")
         )
+    if divided:
+        sentences.append(
+            "The cube was divided by that of a white reference, reconstructed from a snapshot by the same camera"
+            f"{_board(parameters)}; its values are reflectances."
+        )
     if parameters.get("quality") not in (None, "default"):
         sentences.append(f"The setting of quality was {parameters['quality']!r}, the seed {parameters.get('seed', 0)}.")
     if data.unexplained is not None:
@@ -61,6 +71,16 @@ def methods_text(data: ReportData) -> str:
     if data.uncertainty is not None:
         sentences.append("Error bars are one standard deviation, as the program estimates it from further solutions.")
     return " ".join(sentences)
+
+
+def _board(parameters: Mapping[str, object]) -> str:
+    """What is stated of a white reference, unless it is perfect and was exposed like the scene."""
+    board, exposure = str(parameters.get("white_reflectance", 1.0)), float(str(parameters.get("exposure_ratio", 1.0)))
+    try:  # as it was typed: a number, or the name of a table
+        stated = "" if float(board) == 1 else f", of reflectance {float(board):g}"
+    except ValueError:
+        stated = ", of tabulated reflectance"
+    return stated + ("" if exposure == 1 else f", exposed for {1 / exposure:.3g} of the scene's time")
 
 
 def _number(value: object) -> bool:

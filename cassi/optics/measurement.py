@@ -15,6 +15,7 @@ from cassi.optics.geometry import Shifts
 MASK_RANGE = (1e-6, 1e6)  # of the largest value of a mask
 MAX_TRANSMISSION = 2.0  # of a mask; one divided by its mean may exceed 1, one that exceeds this is in another unit
 ROUNDING = 1e-6  # relative difference below which values are equal
+DARK_SUBTRACTED = "a dark frame was subtracted"  # the note on it begins so
 REFLECTANCE = "reflectance"  # unit of a cube divided by that of a white reference
 
 

@@ -36,18 +36,16 @@ _SMEM_24 = (
 PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
         "tsa-net-28": Preset(
-            _TSA_NET_28, "TSA-Net (Meng, Ma, Yuan, ECCV 2020), as quoted in github.com/caiyuanhao1998/MST/issues/92"
+            _TSA_NET_28, "TSA-Net (Meng, Ma, Yuan, ECCV 2020), by github.com/caiyuanhao1998/MST/issues/92"
         ),
         "mst-28": Preset(
-            _MST_28,
-            "MST toolbox (Cai et al., CVPR 2022), visualization/show_simulation.m of github.com/caiyuanhao1998/MST",
+            _MST_28, "MST (Cai et al., CVPR 2022), visualization/show_simulation.m of github.com/caiyuanhao1998/MST"
         ),
         "smem-24": Preset(
-            _SMEM_24, "SMEM, snapshot multispectral endomicroscopy (Meng, Qiao, Ma, Yu, Xu, Yuan, Opt. Lett. 2020)"
+            _SMEM_24, "snapshot multispectral endomicroscopy (Meng, Qiao, Ma, Yu, Xu, Yuan, Opt. Lett. 2020)"
         ),
         "cave-31": Preset(
-            tuple(float(w) for w in range(400, 701, 10)),
-            "CAVE multispectral image database (Yasuma et al. 2008): 400 to 700 nm in steps of 10 nm",
+            tuple(float(w) for w in range(400, 701, 10)), "CAVE multispectral image database (Yasuma et al. 2008)"
         ),
     }
 )
