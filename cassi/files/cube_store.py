@@ -13,10 +13,13 @@ import numpy as np
 
 from cassi.errors import InputError, OutputError
 from cassi.files.atomic import hdf5_target, replacing, signals_held
+from cassi.files.formats.hdf5 import label_axes
 from cassi.files.writing import check_output, plain_attributes
 
 if TYPE_CHECKING:
     import h5py
+
+SIDE = 64  # of a chunk [pixel]
 
 
 class CubeStore:
@@ -25,12 +28,16 @@ class CubeStore:
     def __init__(self, file: h5py.File) -> None:
         self._file = file
 
-    def make(self, name: str, shape: tuple[int, ...], *, axes: str = "", chunks: tuple[int, ...] | None = None) -> None:
-        """Create a float32 array of zeros; `axes` are the letters of its axes (N frame, C band, H row, W column)."""
+    def make(self, name: str, shape: tuple[int, ...], *, axes: str) -> None:
+        """Create a float32 array of zeros; `axes` are the letters of its axes (N frame, C band, H row, W column).
+
+        A band and a spectrum are both read without the rest: a chunk holds all bands of some pixels.
+        """
+        pixels = [min(SIDE, n) for n in shape[-2:]] if "C" in axes else list(shape[-2:])
+        chunks = (*(1 if letter == "N" else n for letter, n in zip(axes, shape[:-2], strict=False)), *pixels)
         with signals_held():
             array = self._file.create_dataset(name, shape=shape, dtype=np.float32, chunks=chunks, track_times=False)
-            if axes:
-                array.attrs["axes"] = np.bytes_(axes)
+            array.attrs["axes"] = np.bytes_(axes)
 
     def add(self, name: str, where: Any, values: np.ndarray) -> None:
         """Add values to an array at `where`, a NumPy index."""
@@ -78,6 +85,8 @@ def cube_store(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iter
         file = h5py.File(target, "w")
         try:
             yield CubeStore(file)
+            with signals_held():
+                label_axes(file)
         finally:
             with signals_held():  # closing writes the buffers of HDF5
                 file.close()
@@ -118,8 +127,7 @@ def gather_cubes(
                 if t == 0:
                     shapes = content
                     for name, shape in shapes.items():
-                        axes = "NCHW" if name == "cube" else ""
-                        store.make(name, (len(results), *shape), axes=axes, chunks=(1, *shape))
+                        store.make(name, (len(results), *shape), axes="NCHW" if len(shape) == 3 else "NHW")
                     if "wavelengths" in frame:
                         store.put("wavelengths", frame["wavelengths"][:])
                     copied = [name for name in ("unit", "scale", "version", "parameters") if name in frame.attrs]

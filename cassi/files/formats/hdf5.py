@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,9 @@ def open_hdf5(path: Path) -> Container:
     entries: list[Entry] = []
 
     def visit(name: str | bytes, node: h5py.HLObject) -> None:  # bytes: not UTF-8
-        if isinstance(name, str) and isinstance(node, h5py.Dataset) and not name.startswith(MATLAB_PRIVATE):
+        if not isinstance(name, str) or not isinstance(node, h5py.Dataset) or name.startswith(MATLAB_PRIVATE):
+            return
+        if not (name in COUNTERS and node.is_scale):
             entries.append(_entry(name, node))
 
     with damage_as_input_error(path, file_format), h5py.File(path, "r", locking="best-effort") as file:
@@ -147,6 +149,74 @@ def _missing_filter(dataset: h5py.Dataset) -> str:
     return f"is compressed by the HDF5 filter {', '.join(names)}, which is not installed; {cure}" if names else ""
 
 
+# The letters of the axes of the arrays that results and measurements have, the last ones where an array has fewer.
+LETTERS = {
+    **dict.fromkeys(("cube", "truth", "uncertainty", "visibility", "camera_mask", "mask"), "NCHW"),
+    **dict.fromkeys(("measurement", "residual", "bad_pixels", "mean_band"), "NHW"),
+    **dict.fromkeys(("wavelengths", "shifts"), "C"),
+    **dict.fromkeys(("residuals", "together"), "N"),
+}
+AXES = {"N": "frame", "C": "band", "H": "row", "W": "column"}
+COUNTERS = {*AXES.values(), *(f"detector_{name}" for name in AXES.values())}  # axes of this program that only count
+
+
+def label_axes(file: h5py.File) -> None:
+    """Give every array an axis by name, as NetCDF-4 and NeXus do, so that other programs know which is which.
+
+    Frames and bands are counted from 1, rows and columns from 0. Bands whose wavelengths are known have these. An axis
+    of another length than the cube's, as the columns of the detector, has a name of its own. `/entry/data` is the cube
+    with its axes for NeXus.
+    """
+    import h5py
+
+    arrays = {name: node for name, node in file.items() if isinstance(node, h5py.Dataset) and node.ndim > 0}
+    names: dict[tuple[str, int], str] = {}
+    for name in sorted(arrays, key=lambda one: (one not in ("cube", "wavelengths"), one)):
+        array = arrays[name]
+        letters = LETTERS.get(name, "")[-array.ndim :]
+        if name == "mask" and array.attrs.get("axes") is not None:
+            letters = bytes(np.bytes_(array.attrs["axes"])).decode()
+        if len(letters) != array.ndim:
+            letters = "?" * array.ndim
+        for k, (letter, length) in enumerate(zip(letters, array.shape, strict=True)):
+            axis = names.get((letter, length))
+            if axis is None:
+                axis = names[letter, length] = _axis_name(letter, length, name, arrays, names.values())
+                if axis not in file:
+                    numbers = np.arange(letter in "NC", length + (letter in "NC"), dtype=np.int32)
+                    file.create_dataset(axis, data=numbers, track_times=False)
+                if not file[axis].is_scale:
+                    file[axis].make_scale(axis)
+            if axis != name:
+                array.dims[k].attach_scale(file[axis])
+    if "cube" in arrays:
+        _link_for_nexus(file, arrays["cube"])
+    for name in ("cube", "uncertainty"):
+        if name in arrays and file.attrs.get("unit"):
+            arrays[name].attrs["units"] = file.attrs["unit"]
+
+
+def _axis_name(letter: str, length: int, array: str, arrays: Mapping[str, Any], taken: Iterable[str]) -> str:
+    if letter == "C" and "wavelengths" in arrays and arrays["wavelengths"].shape == (length,):
+        return "wavelengths"
+    plain = AXES.get(letter, "index")
+    choice = (plain, f"detector_{plain}", f"{array}_{plain}", f"{array}_{plain}_{length}")
+    return next(name for name in choice if name not in taken)
+
+
+def _link_for_nexus(file: h5py.File, cube: h5py.Dataset) -> None:
+    import h5py
+
+    axes = [cube.dims[k][0].name.strip("/") for k in range(cube.ndim)]
+    entry = file.create_group("entry", track_times=False)
+    data = entry.create_group("data", track_times=False)
+    entry.attrs.update({"NX_class": "NXentry", "default": "data"})
+    data.attrs.update({"NX_class": "NXdata", "signal": "cube", "interpretation": "image"})
+    data.attrs["axes"] = np.array(axes, dtype="S")
+    for name in ("cube", *axes):
+        data[name] = h5py.SoftLink(f"/{name}")
+
+
 def write_hdf5_arrays(
     path: Path,
     arrays: Mapping[str, np.ndarray],
@@ -172,6 +242,7 @@ def write_hdf5_arrays(
         if "wavelengths" in file:
             file["wavelengths"].attrs["units"] = "nm"
         file.attrs.update(attributes)
+        label_axes(file)
 
 
 def write_hdf5(path: Path, content: CubeContent) -> None:
