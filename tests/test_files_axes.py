@@ -95,3 +95,35 @@ def test_napari_opens_it_by_the_reader_of_this_package(result):
     (cube, how, kind), *_ = layers
     assert kind == "image" and how["scale"][-3] == 50 and how["translate"][-3] == 450
     assert np.array_equal(cube[0] if frames else cube, CUBE)
+
+
+SHAPES = [(5, 3, 8), (8, 5, 8), (5, 1, 8), (2, 1, 2), (1, 3, 1), (1, 1, 4), (4, 1, 1), (3, 1, 3, 1), (2, 8, 3, 8)]
+
+
+@pytest.mark.parametrize("suffix", [".h5", ".mat", ".tif", ".hdr"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_axes_come_back_whatever_their_lengths(tmp_path, suffix, shape):
+    """Without wavelengths the file alone says which axis counts bands."""
+    if suffix == ".hdr" and len(shape) == 4:
+        pytest.skip("ENVI holds one cube")
+    if suffix == ".hdr":
+        pytest.importorskip("spectral")
+    cube = np.random.default_rng(0).random(shape).astype(np.float32)
+    assert np.array_equal(read_cube(write_cube(tmp_path / f"c{suffix}", cube))[0], cube)
+
+
+def test_matlab_has_one_order_for_all_arrays(tmp_path):
+    datasets = {"truth": CUBE, "measurement": np.stack([SNAPSHOT] * 3)}
+    path = write_cube(tmp_path / "c.mat", CUBE, datasets=datasets)
+    stated = {entry.name: (entry.axes, entry.shape) for entry in open_container(path).entries}
+    assert stated["cube"] == stated["truth"] == ("HWC", (8, 9, 5))
+    assert stated["measurement"] == ("HWN", (8, 13, 3))
+    assert np.array_equal(read_cube(path, key="truth")[0], CUBE)
+
+
+def test_axes_that_cannot_be_are_not_believed(tmp_path):
+    from scipy.io import savemat
+
+    for k, text in enumerate(["HW", "HWX", "HHC", "", "HWC and more"]):
+        savemat(tmp_path / f"{k}.mat", {"cube": np.ones((8, 9, 3)), "cube_axes": text})
+        assert open_container(tmp_path / f"{k}.mat").entry("cube").axes is None

@@ -47,6 +47,21 @@ class Entry:
         return f"{name} ({one_line(self.problem)})" if self.dtype is None else f"{name} {self.shape} {self.dtype}"
 
 
+# The letters of the axes of the arrays that results and measurements have, the last ones where an array has fewer.
+LETTERS = {
+    **dict.fromkeys(("cube", "truth", "uncertainty", "visibility", "camera_mask", "mask"), "NCHW"),
+    **dict.fromkeys(("measurement", "residual", "bad_pixels", "mean_band"), "NHW"),
+    **dict.fromkeys(("wavelengths", "shifts"), "C"),
+    **dict.fromkeys(("residuals", "together"), "N"),
+}
+
+
+def valid_axes(axes: object, rank: int) -> str | None:
+    """Letters that a file states for the axes of an array of this rank; None if they cannot be that."""
+    valid = isinstance(axes, str) and set(axes) <= set("NCHW") and len(set(axes)) == len(axes) == rank
+    return str(axes) if valid else None
+
+
 class CubeContent(NamedTuple):
     """The content of a cube file: `cube` (C, H, W) or (N, C, H, W) float32, `wavelengths` (C,) [nm]."""
 

@@ -56,7 +56,7 @@ def pick(container: Container, names: tuple[str, ...], what: str, key: str | Non
     entry = find(container, names)
     if entry is not None:
         return entry, None
-    images = [e for e in container.entries if e.dtype is not None and _is_image(e.shape)]
+    images = [e for e in container.entries if e.dtype is not None and (e.axes or _is_image(e.shape))]
     unnamed = [entry for entry in images if role_of(entry) is None]
     if len(unnamed) == 1 and len(images) == 1:
         (only,) = unnamed

@@ -10,7 +10,7 @@ import numpy as np
 
 from cassi.errors import InputError, one_line
 from cassi.files.atomic import hdf5_target
-from cassi.files.container import Container, CubeContent, Entry, Selection, damage_as_input_error
+from cassi.files.container import LETTERS, Container, CubeContent, Entry, Selection, damage_as_input_error, valid_axes
 
 if TYPE_CHECKING:
     import h5py
@@ -90,14 +90,13 @@ def _entry(name: str, dataset: h5py.Dataset) -> Entry:
         if attributes["MATLAB_class"] == "logical":
             dtype = np.dtype(bool)
     # The letters of axes that this program writes.
-    axes = attributes.get("axes")
-    valid = isinstance(axes, str) and set(axes) <= set("NCHW") and len(set(axes)) == len(axes) == dataset.ndim
+    axes = valid_axes(attributes.get("axes"), dataset.ndim)
     if dtype.kind == "i" and str(attributes.get("_Unsigned")).lower() == "true":
         dtype = np.dtype(f"u{dtype.itemsize}")
     if any(name in attributes for name in PACKED):
         dtype = np.dtype(float)
     missing = any(name in attributes for name in MISSING)
-    return Entry(name, shape, dtype, str(axes) if valid else None, attributes=attributes, declares_missing=missing)
+    return Entry(name, shape, dtype, axes, attributes=attributes, declares_missing=missing)
 
 
 def _unpack(values: np.ndarray, attributes: Mapping[str, object]) -> np.ndarray:
@@ -149,13 +148,6 @@ def _missing_filter(dataset: h5py.Dataset) -> str:
     return f"is compressed by the HDF5 filter {', '.join(names)}, which is not installed; {cure}" if names else ""
 
 
-# The letters of the axes of the arrays that results and measurements have, the last ones where an array has fewer.
-LETTERS = {
-    **dict.fromkeys(("cube", "truth", "uncertainty", "visibility", "camera_mask", "mask"), "NCHW"),
-    **dict.fromkeys(("measurement", "residual", "bad_pixels", "mean_band"), "NHW"),
-    **dict.fromkeys(("wavelengths", "shifts"), "C"),
-    **dict.fromkeys(("residuals", "together"), "N"),
-}
 AXES = {"N": "frame", "C": "band", "H": "row", "W": "column"}
 COUNTERS = {*AXES.values(), *(f"detector_{name}" for name in AXES.values())}  # axes of this program that only count
 

@@ -9,12 +9,13 @@ import math
 import os
 import struct
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from cassi.errors import InputError
-from cassi.files.container import Container, CubeContent, Entry, Selection, damage_as_input_error
+from cassi.files.container import LETTERS, Container, CubeContent, Entry, Selection, damage_as_input_error, valid_axes
 
 MATRIX, COMPRESSED = 14, 15
 # Number types by their code in the file, and descriptions of the classes without plain numbers.
@@ -27,6 +28,8 @@ OTHER_CLASSES = {
     4: "text",
     5: "a sparse matrix (save it as full)",
 }
+TEXT = 4
+AXES = "_axes"  # end of the name of a text with the letters of an array's axes
 LOGICAL, COMPLEX = 0x200, 0x800  # flags
 HEADER_BYTES = 4096
 
@@ -52,6 +55,7 @@ def open_matlab(path: Path) -> Container:
 def _variables(path: Path) -> tuple[Entry, ...]:
     """Walk the elements of the file and read the header of each variable."""
     variables: dict[str, Entry] = {}
+    axes: dict[str, str] = {}
     stored = path.stat().st_size
     with path.open("rb") as file:
         order = "<" if file.read(128)[126:] == b"IM" else ">"
@@ -67,8 +71,20 @@ def _variables(path: Path) -> tuple[Entry, ...]:
                 head = head[8:]
             entry = _header(head, order)
             variables.setdefault(entry.name, entry)  # scipy reads the first of several with one name
+            if entry.problem == OTHER_CLASSES[TEXT] and entry.name.endswith(AXES):
+                axes.setdefault(entry.name.removesuffix(AXES), _text(head, order))
             file.seek(position + 8 + size)
-    return tuple(variables.values())
+    return tuple(
+        replace(entry, axes=valid_axes(axes.get(entry.name), len(entry.shape))) for entry in variables.values()
+    )
+
+
+def _text(head: bytes, order: str) -> str:
+    """The first letters of a text, as UTF-8 or UTF-16."""
+    after = 0
+    for _ in range(4):  # flags, sizes, name, data
+        _, at, size, after = _element(head, after, order)
+    return head[at : at + min(size, 16)].replace(b"\0", b"").decode("latin-1")
 
 
 def _header(head: bytes, order: str) -> Entry:
@@ -105,7 +121,7 @@ def _element(head: bytes, at: int, order: str) -> tuple[int, int, int, int]:
 
 def write_matlab(path: Path, content: CubeContent) -> None:
     """Write a cube and everything that belongs to it, the axes of every array in the order of MATLAB: rows, columns,
-    bands or frames of snapshots, frames of cubes."""
+    bands or frames of snapshots, frames of cubes. A text such as `cube_axes`, 'HWC', states it for each."""
     from scipy.io import savemat
 
     cube = content.cube
@@ -116,9 +132,11 @@ def write_matlab(path: Path, content: CubeContent) -> None:
         arrays["wavelengths"] = content.wavelengths
     arrays |= {name.replace("/", "_"): values for name, values in content.datasets.items()}
     order = {3: (1, 2, 0), 4: (2, 3, 1, 0)}
-    arrays = {
-        name: np.transpose(values, order.get(np.ndim(values))) if np.ndim(values) > 2 else values
-        for name, values in arrays.items()
-    }
-    rest = {"attributes": dict(content.attributes) or {"none": 0}}
+    rest: dict[str, object] = {"attributes": dict(content.attributes) or {"none": 0}}
+    for name, values in arrays.items():
+        if (turned := order.get(np.ndim(values))) is not None:
+            arrays[name] = np.transpose(values, turned)
+            letters = LETTERS.get(name, "")[-len(turned) :]
+            if len(letters) == len(turned):
+                rest[name + AXES] = "".join(letters[k] for k in turned)
     savemat(path, arrays | rest, do_compression=False, long_field_names=True, oned_as="row")

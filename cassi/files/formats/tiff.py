@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cassi.errors import InputError, one_line
-from cassi.files.container import Container, CubeContent, Entry, Selection, damage_as_input_error
+from cassi.files.container import Container, CubeContent, Entry, Selection, damage_as_input_error, valid_axes
 
 KNOWN_COMPRESSION = {1, 5, 8, 32773, 32946}  # none, LZW, deflate (two codes), PackBits; others need rare codecs
 ALPHA = {1, 2}  # samples with the opacity of a pixel
@@ -47,7 +47,7 @@ def open_tiff(path: Path) -> Container:
             "pages",
             shape,
             dtype,
-            axes=axes if len(axes) > 2 and set(axes) <= set("NCHW") and len(set(axes)) == len(axes) else None,
+            axes=valid_axes(axes, len(shape)) if len(shape) > 2 else None,
             bits=bits if bits < dtype.itemsize * 8 else None,
         )
         stated = tiff.shaped_metadata[0].get("wavelengths") if tiff.shaped_metadata else None
@@ -66,10 +66,11 @@ def open_tiff(path: Path) -> Container:
             if np.prod(entry.shape[:rank], dtype=int) != len(pages):  # all in one page, as ImageJ may store them
                 return np.asarray(series.asarray()).reshape(entry.shape)[picked]
             numbers = np.arange(len(pages)).reshape(entry.shape[:rank])[picked[:rank]]
+            # the pages may have lost an axis of length 1: tifffile writes an image of one column as a row
             out = np.empty((numbers.size, *series.keyframe.shape), dtype=entry.dtype)
             for values, number in zip(out, numbers.reshape(-1), strict=True):
                 values[...] = pages[int(number)].asarray()
-        return out.reshape(*numbers.shape, *out.shape[1:])[(slice(None),) * rank + picked[rank:]]
+        return out.reshape(*numbers.shape, *entry.shape[rank:])[(slice(None),) * rank + picked[rank:]]
 
     return Container(path, "TIFF", tuple(entries), read)
 
