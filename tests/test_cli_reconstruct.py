@@ -183,7 +183,11 @@ def test_of_many_that_do_not_fit_the_first_are_named_in_order(night, capsys):
 
 def test_a_folder_gets_a_page_and_many_cubes_a_place(night, capsys):
     assert call(night, *FAST, "--report") == 0
-    assert "4 results, 1 of them not to be trusted" in (night.parent / "night_cubes" / "index.html").read_text()
+    page = (night.parent / "night_cubes" / "index.html").read_text()
+    assert "4 results, 1 of them not to be trusted" in page
+    linked = re.findall(r'href="([^"]+)"', page)
+    assert len(linked) == 4 and all(name.endswith("_report.html") for name in linked)
+    assert all((night.parent / "night_cubes" / name).is_file() for name in linked)
     check_words(capsys.readouterr().out.splitlines()[-1])
     files = [str(night / f"snap{k}.h5") for k in (10, 2, 1)]  # as a shell expands a pattern
     argv = ["reconstruct", *files, "--mask", str(night.parent / "mask.h5"), "--num-bands", str(C), *map(str, FAST)]

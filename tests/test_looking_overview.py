@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import os
 import re
 from html import unescape
 
@@ -14,7 +15,7 @@ from PIL import Image
 
 from cassi import CASSI, reconstruct
 from cassi.files import write_cube
-from cassi.looking.overview import inline_html, write_index
+from cassi.looking.overview import has_report, inline_html, write_index, write_report_beside
 from cassi.looking.report_data import ReportData, report_of
 from cassi.optics.measurement import Measurement
 
@@ -68,6 +69,29 @@ def test_an_index_of_a_folder(tmp_path):
     assert write_index(tmp_path) == page, "an older index is replaced"
     (tmp_path / "empty").mkdir()
     refused(write_index, tmp_path / "empty")
+
+
+def test_method_plan_and_camera_stand_once_where_they_are_the_same(tmp_path):
+    common = {"choice": {"prior": "total variation"}, "parameters": {"plan": "night.json", "camera": "find"}}
+    for k in range(2):
+        write_cube(tmp_path / f"{k}.h5", red_left(), attributes=common | {"camera": {"message": HOSTILE}})
+    text = write_index(tmp_path).read_text(encoding="utf-8")
+    assert "<p>Method: total variation</p>" in text and "<p>Plan: night.json</p>" in text
+    assert text.count("alert(1)") == 1 and "<p>Camera: find: &lt;script&gt;" in text and "<script" not in text
+    write_cube(tmp_path / "2.h5", red_left(), attributes={"parameters": {"plan": "other.json", "camera": "find"}})
+    text = write_index(tmp_path).read_text(encoding="utf-8")
+    assert text.count("<p>plan: night.json</p>") == 2 and text.count("<p>plan: other.json</p>") == 1
+    assert "<p>Plan:" not in text and "Method:" not in text
+
+
+def test_a_report_older_than_its_cube_is_not_linked(tmp_path):
+    cube = write_cube(tmp_path / "a_cube.h5", red_left())
+    report = write_report_beside(cube)
+    assert report.name == "a_report.html" and has_report(cube)
+    assert '<a href="a_report.html">' in write_index(tmp_path).read_text(encoding="utf-8")
+    os.utime(report, (0, 0))
+    assert not has_report(cube)
+    assert '<a href="a_cube.h5">' in write_index(tmp_path).read_text(encoding="utf-8")
 
 
 def test_what_is_shown_of_a_reconstruction_in_memory():

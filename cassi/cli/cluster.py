@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager
@@ -40,7 +41,10 @@ def executor_at(address: str | None, inform: Callable[[str], None]) -> Iterator[
             if name == "local":
                 number = int(count) if count else num_cores()
                 stack.enter_context(dask.config.set({"distributed.worker.daemon": False}))
-                processes = distributed.LocalCluster(n_workers=number, threads_per_worker=1, processes=True)
+                # what a snapshot fails of is said once, by the run: no traceback
+                processes = distributed.LocalCluster(
+                    n_workers=number, threads_per_worker=1, processes=True, silence_logs=logging.ERROR
+                )
                 cluster = stack.enter_context(processes)
                 client = stack.enter_context(distributed.Client(cluster))
             elif Path(address).is_file():

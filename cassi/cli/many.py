@@ -63,6 +63,11 @@ def run_many(args: argparse.Namespace, task: Task) -> int:
         read = ReadWindow(task.read, len(frames) if frames[0].index is not None else 0)
         frames = windows(frames)
     how: dict[str, Any] = {"overwrite": args.overwrite, "batch": args.batch, "progress": not args.quiet}
+    reports = args.report is not None and not args.sequence
+    if reports:
+        from cassi.looking.overview import has_report, write_index, write_report_beside
+
+        how["after"] = write_report_beside
     with executor_at(args.cluster, partial(inform, args)) as executor:
         report = reconstruct_many(
             frames, place, read=read, solve=solve, executor=executor, attributes=provenance(args), **how
@@ -74,9 +79,11 @@ def run_many(args: argparse.Namespace, task: Task) -> int:
         warn(args, f"{task.output} is not written without all frames; those that are finished are kept in {place}")
         return 1
     made = write_sequence(args, task) if args.sequence else [str(task.output)]
-    if not args.sequence and args.report is not None and len(report.failed) < len(frames):
-        from cassi.looking.overview import write_index
-
+    if reports and len(report.failed) < len(frames):
+        cubes = [task.output / f"{frame.name}_cube.h5" for frame in frames if frame.name not in report.failed]
+        for cube in cubes:  # of an earlier run without it
+            if not has_report(cube):
+                write_report_beside(cube)
         made.append(str(write_index(task.output)))
     rate = f", {60 * report.computed / report.seconds:.1f} a minute" if report.computed else ""
     counts = {

@@ -7,6 +7,7 @@ import io
 import json
 import os
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,7 +20,7 @@ from cassi.files.atomic import write_text
 from cassi.files.frames import natural
 from cassi.looking.color import cube_to_srgb
 from cassi.looking.report_data import ReportData, read_report
-from cassi.looking.report_page import page_of, thinned
+from cassi.looking.report_page import page_of, thinned, write_report
 
 MAX_SIDE = 192  # of a small picture [pixel]
 
@@ -35,9 +36,9 @@ def inline_html(data: ReportData) -> str:
 def write_index(folder: str | os.PathLike[str]) -> Path:
     """Write `index.html` into a folder of results: a small picture of each, its numbers, and whether it can be trusted.
 
-    Results are the HDF5 files in the folder with a cube; of a stack the first is shown. Each card links to its report,
-    if there is one, or to its file. Failed snapshots are listed with the reason, from `index.jsonl`. An older index is
-    replaced.
+    Results are the HDF5 files in the folder with a cube; of a stack the first is shown. Method, plan and camera stand
+    above if they are the same for all. Each card links to its report, if there is one, or to its file. Failed snapshots
+    are listed with the reason, from `index.jsonl`. An older index is replaced.
 
     Raises:
         InputError: the folder has no result.
@@ -58,17 +59,48 @@ def write_index(folder: str | os.PathLike[str]) -> Path:
     methods = Counter(one["method"] for one in results)
     if len(methods) > 1:  # would mislead a comparison of frames
         listed = "; ".join(f"{count} by {method or 'an unknown method'}" for method, count in methods.most_common())
-        summary += f". The method differs from snapshot to snapshot ({listed}): give --prior to compare them"
-    content = {"title": place.resolve().name, "summary": summary, "results": results, "failed": failed}
+        summary += f". The method differs from snapshot to snapshot ({listed}): --save-plan makes it one"
+    lines = [summary, *_common(results)]
+    content = {"title": place.resolve().name, "lines": lines, "results": results, "failed": failed}
     index = place / "index.html"
     write_text(index, page_of("index.html", content))
     return index
 
 
+def report_beside(cube: Path) -> Path:
+    """The place of the report of a result in a folder, to which the index links."""
+    return cube.with_name(f"{cube.stem.removesuffix('_cube')}_report.html")
+
+
+def has_report(cube: Path) -> bool:
+    """Whether it has one, no older than itself."""
+    report = report_beside(cube)
+    return report.exists() and report.stat().st_mtime >= cube.stat().st_mtime
+
+
+def write_report_beside(cube: Path) -> Path:
+    """Write the report of a result beside it."""
+    return write_report(report_beside(cube), cube, overwrite=True)
+
+
 def _link(path: Path) -> dict[str, str]:
     """The name of a result, and a link to its report, if there is one, else to its file."""
-    report = path.with_name(f"{path.stem.removesuffix('_cube')}_report.html")
-    return {"name": path.name, "link": quote(os.fsencode((report if report.exists() else path).name))}
+    target = report_beside(path) if has_report(path) else path
+    return {"name": path.name, "link": quote(os.fsencode(target.name))}
+
+
+def _common(results: Sequence[dict[str, Any]]) -> list[str]:
+    """What is the same for all results, in lines; what differs stays with each."""
+    lines = []
+    for name in ("method", "plan", "camera"):
+        values = {one[name] for one in results}
+        if len(values) > 1:
+            continue
+        if value := values.pop():
+            lines.append(f"{name.capitalize()}: {value}")
+        for one in results:
+            one[name] = ""
+    return lines
 
 
 def _failures(place: Path) -> list[tuple[str, str]]:
@@ -92,4 +124,13 @@ def _card(data: ReportData) -> dict[str, Any]:
         "problems": data.problems(),
         "lines": [f"{bands} bands, {height} x {width} px", *(f"{name}: {value}" for name, value in data.numbers())],
         "method": str(data.choice.get("prior") or data.choice.get("solver") or ""),
+        "plan": str(data.parameters.get("plan") or ""),
+        "camera": _camera(data),
     }
+
+
+def _camera(data: ReportData) -> str:
+    """Which camera a result was made with: as asked for, and what was found."""
+    asked, found = str(data.parameters.get("camera") or ""), data.provenance.get("camera")
+    message = str(found.get("message") or "") if isinstance(found, Mapping) else ""
+    return ": ".join(filter(None, [asked, message]))

@@ -142,6 +142,7 @@ def reconstruct_many(
     batch: int | None = None,
     executor: Executor | None = None,
     attributes: Mapping[str, object] | None = None,
+    after: Callable[[Path], object] | None = None,
     progress: bool = False,
 ) -> BatchReport:
     """Reconstruct every frame that is not finished yet.
@@ -162,6 +163,7 @@ def reconstruct_many(
             processes, of `mpi4py.futures`, or Dask's `Client.get_executor()`. Its workers read and write the files
             themselves; read and solve must be picklable. It is not shut down here.
         attributes: further provenance for every result.
+        after: called with the file of each cube that was written, on its worker; picklable where these are processes.
         progress: show one progress bar for all.
 
     Returns:
@@ -192,7 +194,7 @@ def reconstruct_many(
             for left in root.glob(".*.part"):  # of a run that was killed
                 shutil.rmtree(left, ignore_errors=True)
             count = batch or (1 if executor else _at_once(read, solve, [job.frame for job in todo]))
-            work = partial(_solve_and_write, read=read, solve=solve, attributes=dict(attributes or {}))
+            work = partial(_solve_and_write, read=read, solve=solve, attributes=dict(attributes or {}), after=after)
             computing = _computing(work, todo, count) if executor is None else _computing_on(executor, work, todo)
             what = f"{len(todo)} snapshot{'s' * (len(todo) != 1)}"
             with computing as jobs, StepBar([what], shown=progress) as bar:
@@ -414,6 +416,7 @@ def _solve_and_write(
     read: Callable[..., Measurement],
     solve: Callable[..., Reconstruction],
     attributes: Mapping[str, object],
+    after: Callable[[Path], object] | None,
     is_over: Callable[[], bool] = bool,
 ) -> dict[str, Any]:
     """One frame, on a worker: the cube goes to the disk, only a few values go back."""
@@ -436,4 +439,6 @@ def _solve_and_write(
         "method": result.method,
     }
     write_result(job.cube, result, attributes={**attributes, **known}, overwrite=True)
+    if after is not None:
+        after(job.cube)
     return known
