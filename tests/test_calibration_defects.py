@@ -9,6 +9,7 @@ import torch
 import cassi
 from cassi.calibration.defects import find_defects
 from cassi.calibration.found_camera import find_camera
+from cassi.files import read_measurement, write_arrays
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
 from cassi.simulation.scene import procedural_scene
@@ -35,9 +36,9 @@ def snapshot(camera, scene, seed=0, electrons=10_000):
 
 
 def places(camera, y, count, seed=5):
-    """Pixels with at least a third of the mean light, not beside each other."""
-    lit = np.argwhere((y > y.mean() / 3).numpy())
-    grid = lit[(lit % 5 == 2).all(1)]
+    """Pixels with at least half of the mean light, not within 9 x 9 pixels of each other."""
+    lit = np.argwhere((y > y.mean() / 2).numpy())
+    grid = lit[(lit % 9 == 2).all(1)]
     return tuple(np.random.default_rng(seed).permutation(grid)[:count].T)
 
 
@@ -55,6 +56,22 @@ def test_two_dead_pixels_side_by_side_do_not_hide_each_other(camera, scene):
     (row, *_), (column, *_) = places(camera, y, 1)
     y[row, column : column + 2] = 0
     assert find_defects(camera, [y])[row, column : column + 2].all()
+
+
+@pytest.mark.parametrize("where", [np.s_[:, 70], np.s_[60:63, 80:83]], ids=["column", "block"])
+def test_dead_columns_and_blocks_are_found(camera, scene, where):
+    y = snapshot(camera, scene)
+    bright = (y > y.mean() / 2).numpy()[where]
+    y[where] = 0
+    found = find_defects(camera, [y])
+    assert found[where][bright].mean() > 0.9 and found.sum() - found[where].sum() <= 1
+
+
+@pytest.mark.parametrize("line", [np.s_[7, 48], np.s_[7, :, 48]], ids=["row", "column"])
+def test_a_line_of_one_color_is_no_defect(camera, scene, line):
+    x = 0.3 * scene
+    x[line] += 3
+    assert find_defects(camera, [snapshot(camera, x)]).sum() <= 2
 
 
 @pytest.mark.parametrize("electrons", [1e9, 1_000])
@@ -97,3 +114,17 @@ def test_a_reconstruction_leaves_out_defects_as_if_a_map_had_been_given(camera, 
 
     known = error(replace(m, bad_pixels=bad), "as-given")
     assert error(m, found) == pytest.approx(known, rel=1e-6) and error(m, "as-given") > 1.2 * known
+
+
+def test_the_file_of_a_camera_keeps_its_defects(camera, scene, tmp_path):
+    y = snapshot(camera, scene)
+    where = places(camera, y, 5)
+    y[where] = 0
+    m = Measurement(y=y.numpy(), mask=camera.mask.numpy(), shifts=SHIFTS)
+    found = find_camera(m, mask_error=False)
+    found.save(tmp_path / "camera.h5")
+    write_arrays(tmp_path / "y.h5", {"measurement": m.y})
+    again = read_measurement(tmp_path / "y.h5", mask=tmp_path / "camera.h5")
+    assert (
+        again.bad_pixels is not None and np.argwhere(again.bad_pixels).tolist() == np.argwhere(found.left_out).tolist()
+    )

@@ -181,10 +181,8 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
     array = np.swapaxes(array, -1, -2) if layout.transposed else array
     mask, note = mask_to_float32(array, f"{mask_container.path}: '{mask_entry.name}'")
     notes += [note] if note else []
-    if (
-        mask.ndim == 3 and mask_container is not container
-    ):  # the file of a camera may list pixels that it does not explain
-        extra = _bad_pixel_map(mask_container, None, image, False)
+    if mask_container is not container:  # the file of a camera may list pixels that it does not explain
+        extra = _bad_pixel_map(mask_container, None, image, layout.transposed and mask.ndim == 2)
         marked = extra if marked is None else marked if extra is None else marked | extra
     shifts, mask = _geometry(container, mask_container, mask_entry, image, mask, options, notes)
     bands_nm = _wavelengths(container, mask_container, options.wavelengths, len(shifts), notes)
