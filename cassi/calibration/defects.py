@@ -37,7 +37,7 @@ def find_defects(A: Shot, snapshots: Sequence[torch.Tensor]) -> np.ndarray:
         |r| > 5 s    and    y < 0.1 (Phi x)  or  it is alone,      s = mean of min(|r|, 5 median |r|) + median |r|
 
     with the mean over the 9 x 9 pixels around, and the median over the snapshot. No light makes a pixel dark, so that
-    dead columns and blocks are found as well. Too much light may be of one color, of which no smooth spectrum tells; so
+    dead columns and blocks are found as well. Too much light may be of one color, which no smooth spectrum explains; so
     a warm pixel is one whose |r| at most one other within the 9 x 9 reaches by half. r is taken again from a cube
     without what was found, as defects distort it beside them. More than 3 % are not believed.
     """
