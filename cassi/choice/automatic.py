@@ -114,7 +114,7 @@ def reconstruct_auto(
         raise ValueError(f"one snapshot at a time: y must be {tuple(A.measurement_shape)}, got {tuple(y.shape)}")
     watch = watch or Watch()
     if settings.plan is not None:
-        plan = cast(Plan, settings.plan)  # its file is read
+        plan = cast(Plan, settings.plan)  # `open_files` has read its file
         plan.check_bands(A.cube_shape[0])
         state = repeat_stages(A, y, plan.problem(y), plan.stages, watch)
         return _outcome(A, y, state, watch, plan, None, settings)
@@ -257,7 +257,7 @@ def learned_prior(A: Camera, settings: Settings) -> LearnedPrior | None:
     if settings.prior not in ("auto", "learned") or settings.num_iters is not None or min(A.cube_shape[1:]) < PATCH:
         return None
     if settings.weights is not None:
-        return cast(LearnedPrior, settings.weights)  # its file is read
+        return cast(LearnedPrior, settings.weights)  # `open_files` has read its file
     return shipped_prior() if settings.prior == "learned" or A.cube_shape[0] >= MIN_BANDS else None
 
 

@@ -79,7 +79,7 @@ class Problem:
         return coefficient_weights(len(self.basis), self.basis.device).to(self.basis)
 
     def weight(self, A: Camera, y: Tensor) -> float:
-        """brightness * level, the unit of the weights of priors."""
+        """brightness * level: lambda of `subspace_tv`, L of `unrolled`, the unit of the weights of priors."""
         return self.level * (brightness(A, y) if self.brightness is None else self.brightness)
 
     def non_local(self, A: Camera, y: Tensor, sigma: float) -> Denoiser:
@@ -252,7 +252,7 @@ class Tv(Stage):
     def run(
         self, A: Camera, y: Tensor, problem: Problem, state: State | None = None, watch: Watch | None = None
     ) -> State:
-        state, watch = state or State(y), watch or Watch()
+        state, watch = state or State(y), watch or Watch()  # y stands for a cube that nobody reads
         result, run = subspace_tv(
             A, y, problem.basis, variance=problem.variance, tv_weight=problem.weight(A, y), num_iters=self.num_iters,
             tol=TOL, state=state.run, monitor=watch.stage_monitor(state.history, 1.0),

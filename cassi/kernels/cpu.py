@@ -231,7 +231,7 @@ def _set_total(out: Array, a: Array, b: Array) -> None:
 
 @jit
 def _spectra(z: Array, columns: Array, top: int, old: Array, x: Array) -> None:
-    """old = z and x = V z in as many rows from `top` on as `old` has, piece by piece: BLAS multiplies."""
+    """old = z and x = B^T z in as many rows from `top` on as `old` has, piece by piece: BLAS multiplies."""
     rows, pieces, components, piece = old.shape
     for k in range(components):
         for r in range(rows):
@@ -281,7 +281,7 @@ def _see(x: Array, u: Array, b: int, step: float, mask: Array, offsets: Array, t
 def _change_row(
     back: Array, x: Array, basis: Array, mask: Array, offsets: Array, i: int, old: Array, change: Array, z_new: Array
 ) -> None:  # fmt: skip
-    """z_new = old + V^T (x + Phi^T back), in row i."""
+    """z_new = old + B (x + Phi^T back), in row i."""
     pieces, bands, piece = x.shape
     shots, width = mask.shape[0], mask.shape[3]
     for n in range(pieces):

@@ -25,8 +25,10 @@ The way through, from the call to the arithmetic of a default run:
     subspace_step              kernels/cpu.py              on a CPU, `gpu.py` on CUDA
     share_out                  kernels/threads.py          runs `_subspace_step`, the loop over pixels, on all cores
 
-The other stages leave it at `run_stages`: `NonLocal.run` to `subspace_tv` with another denoiser, `Learned.run` to
-`unrolled` in `solvers/unrolled.py`.
+The prox of total variation is `tv_steps` (priors/tv.py, on a CPU kernels/cpu_tv.py), the pilot `explore_snapshot`
+(choice/automatic.py). The other stages are run by `run_chains` (choice/chain.py): `NonLocal.run` calls `subspace_tv`
+with another denoiser, `Learned.run` calls `unrolled`, whose data step is `_DataStep` and `_solve`
+(solvers/unrolled.py), with `forward` and `adjoint` (kernels/shift_sum.py).
 """
 
 from __future__ import annotations
@@ -99,7 +101,7 @@ def reconstruct_measurement(m: Measurement, settings: Settings, listener: Listen
     scene = prepare_scene(m, opened, listener)
     outcomes = solve_frames(scene, opened, listener, start)
     result = assemble(scene, outcomes, settings, start)
-    if isinstance(settings.white, Measurement):  # its file is read
+    if isinstance(settings.white, Measurement):  # `open_files` has read its file
         result = divide_by_white(result, settings.white, settings, listener)
     return explain(result, listener)
 
@@ -158,7 +160,7 @@ def _misfit(fits: MaskCheck) -> Note:
 @torch.no_grad()
 def solve_frames(scene: Scene, settings: Settings, listener: Listener, start: float) -> list[Outcome]:
     """Solve each snapshot at brightness 1, within an equal share of the remaining time; cubes are in the unit of y."""
-    side = settings.side if isinstance(settings.side, SidePicture) else None  # its file is read
+    side = settings.side if isinstance(settings.side, SidePicture) else None  # `open_files` has read its file
     if side is not None:
         from cassi.photograph.solver import check_side, solve_beside  # loads much that no other run needs
 
@@ -191,7 +193,7 @@ def deadline(settings: Settings, start: float, scene: Scene, k: int) -> float:
 
 def scale_plan(settings: Settings, level: float) -> Settings:
     """The settings for a snapshot divided by its level, which divides the noise of a plan."""
-    plan = settings.plan  # its file is read
+    plan = settings.plan  # `open_files` has read its file
     return replace(settings, plan=plan.scaled(1 / level)) if isinstance(plan, Plan) else settings
 
 

@@ -1,4 +1,4 @@
-"""`cassi.reconstruct`: one call from a measurement to a spectral cube."""
+"""`cassi.reconstruct`: one call from a measurement to a cube; `cassi.running.pipeline` lists the calls below it."""
 
 from __future__ import annotations
 

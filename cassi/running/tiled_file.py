@@ -202,7 +202,7 @@ def tile_solver(
     watch: Watch | None = None,
 ) -> tuple[Solve, Outcome]:
     """A solver for blocks by one plan, that of the whole frame at brightness 1, and what was chosen."""
-    plan, evidence = cast(Plan | None, settings.plan), None  # its file is read
+    plan, evidence = cast(Plan | None, settings.plan), None  # `open_files` has read its file
     if plan is None:
         plan, evidence = choose_plan(A, y, wavelengths=wavelengths, noise=noise, settings=settings, watch=watch)
     plan = replace(plan, stages=tuple(stage for stage in plan.stages if stage.in_tiles))

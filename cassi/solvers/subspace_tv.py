@@ -17,7 +17,7 @@ from cassi.solvers.loop import Loop, Monitor, Result, overwrite
 PRIOR_STRENGTH = 0.6  # kappa lambda
 STEP = 0.9  # c relative to its upper bound, see `subspace_tv`
 MAX_MOMENTUM = 1 / 3  # of beta, see `subspace_tv`
-TV_ITERS = 3  # warm-started dual steps per iteration
+DUAL_STEPS = 3  # warm-started dual steps per iteration
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +111,7 @@ def subspace_tv(
     if V is not None:
         sigma2 = (V.square() * sigma2.expand(y.shape).unsqueeze(-3)).sum(-4)
     a = (PRIOR_STRENGTH / lam**2) * sigma2 * inverse
+    # omega is omega D^+ of the docstring
     gamma, omega = (t.expand(y.shape).contiguous() for t in (1 - a.clamp(max=1), inverse / a.clamp(min=1)))
     e = torch.zeros_like(y) if state is None else state.e.clone()
     if state is None:
@@ -125,7 +126,7 @@ def subspace_tv(
     z_new, y_z = torch.empty_like(z), torch.empty_like(y)
     if denoise is None:
         level = lam.unsqueeze(-1) if isinstance(lam, Tensor) else lam
-        w = coefficient_weights(len(B), y.device).to(y).view(-1, 1, 1) * level
+        w = coefficient_weights(len(B), y.device).to(y).view(-1, 1, 1) * level  # lambda w
         spare = torch.empty_like(q) if q.is_cuda else None
     z_last, e_last = (z.clone(), e.clone()) if momentum else (z, e)
     c = STEP / (3 * (1 + momentum) * (1 + 2 * momentum))
@@ -135,15 +136,15 @@ def subspace_tv(
             y_z = A.forward(x)
             r = y - y_z
             e = _scale(e.add_(r), gamma, V)
-            r = _scale(r.add_(e), omega, V)
+            r = _scale(r.add_(e), omega, V)  # omega D^+ (e + r) with the new e
             step = A.adjoint(r)
             if u is not None:
                 p = torch.sub(u, x, out=x).clamp_(min=0)
-                step = step.sub(u.sub_(p, alpha=2), alpha=c)
+                step = step.sub(u.sub_(p, alpha=2), alpha=c)  # + c (2 p - u)
                 u.copy_(p)
             torch.add(z, analyse(step, B), out=z_new)
         if denoise is None:
-            q, spare = tv_steps(z_new, w, q, spare, num_iters=TV_ITERS)
+            q, spare = tv_steps(z_new, w, q, spare, num_iters=DUAL_STEPS)
         else:
             overwrite(z_new, denoise(z_new, k))
         if momentum:

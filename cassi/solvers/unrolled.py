@@ -35,7 +35,7 @@ def unrolled(
 
         d = R_0(y - Phi B^T z)
         for t = 0 .. T - 1:
-            f, g, h = prior(z / s, d / s, seen, noise, h)
+            f, g, h = prior(z / s, d / s, seen, noise, h, t)       g: for the d that follows
             z = z + s f
             d = R_t+1(y - Phi B^T z)
             z = z + g d
@@ -52,9 +52,8 @@ def unrolled(
 
         seen = (B Phi^T D^(-1/2))_0,   n = (B Phi^T sigma / D)_0 / (L seen),   noise = n / (n + 1/10).
 
-    Everything is differentiable except the means and `seen`, so that `prior` can be trained through any camera.
-    Unrolling
-    with the variance as an input: Adler & Oktem, IEEE TMI 37 (2018); Zhang, Van Gool & Timofte, CVPR 2020.
+    Everything is differentiable except L and `seen`, so that `prior` can be trained through any camera. Unrolling with
+    the variance as an input: Adler & Oktem, IEEE TMI 37 (2018); Zhang, Van Gool & Timofte, CVPR 2020.
 
     Args:
         A: any camera with forward and adjoint.
@@ -132,6 +131,7 @@ def corrections(
     SB = (S[..., 0] * B).detach()
     floor = prior.log_floor.exp().to(y).view(-1, *(1,) * L_y.ndim) * L_y.square()
     N = torch.addcmul(variance, floor, D)
+    # diag(Phi B^T S B Phi^T) is about D times the mean variance of a voxel, trace(S) / C
     diagonal = (S.sum(-3) / B.shape[1]).view(-1, *L_y.shape)
     M = torch.addcmul(N, D, diagonal).detach().reciprocal()  # approximate inverse of the diagonal
 
