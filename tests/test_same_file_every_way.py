@@ -48,7 +48,7 @@ def opened(path: Path, warned: list[str]) -> Made:
         for name in ("choice", "parameters"):
             values = json.loads(attributes[name])
             attributes[name] = {key: value for key, value in values.items() if key not in ("tile", "reach")}
-        others = {name: file[name][()] for name in file if name not in ("cube", "history")}
+        others = {name: file[name][()] for name in file if name not in ("cube", "history", "entry")}
         return Made(file["cube"][()], others, attributes, sorted("; ".join(warned).split("; ")))
 
 
