@@ -8,6 +8,7 @@ import secrets
 import shutil
 import signal
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -52,6 +53,10 @@ def check_place(path: PathLike, overwrite: bool = False) -> Path:
     return path
 
 
+class _Frame:
+    """Lives as long as the frame that holds it."""
+
+
 @contextmanager
 def replacing(path: PathLike, overwrite: bool = False) -> Iterator[Path]:
     """Yield a path of the same name in a new hidden folder beside `path`; its content is then moved into place.
@@ -64,6 +69,8 @@ def replacing(path: PathLike, overwrite: bool = False) -> Iterator[Path]:
     """
     path = check_place(path, overwrite)
     folder = path.parent / f".{path.name}.{secrets.token_hex(4)}.part"
+    here = _Frame()
+    weakref.finalize(here, shutil.rmtree, folder, ignore_errors=True)  # an interrupt as it yields skips what is below
     try:
         folder.mkdir()
         yield folder / path.name
