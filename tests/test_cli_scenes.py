@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from messages import check_last_line, check_refusal, check_words
 
+from cassi.calibration import found_camera
 from cassi.cli.main import main
 from cassi.files import read_cube, write_arrays
 from cassi.looking.report_data import read_report
@@ -60,6 +61,23 @@ def test_a_folder_of_scenes_is_a_batch_that_resumes(scene, tmp_path, capsys):
     assert sorted(p.name for p in (tmp_path / "night_cubes").glob("*_cube.h5")) == ["s0_cube.h5", "s2_cube.h5"]
     check_last_line(capsys, run(*command))
     check_last_line(capsys, run(*command, "--dry-run"))
+
+
+def test_files_with_masks_of_their_own_have_no_camera_in_common(tmp_path, monkeypatch):
+    searched = []
+    find = found_camera.find_camera
+
+    def spy(*measurements, **more):
+        searched.append(len(measurements))
+        return find(*measurements, **more)
+
+    monkeypatch.setattr(found_camera, "find_camera", spy)
+    (tmp_path / "night").mkdir()
+    for k in range(2):
+        simulate(tmp_path / "night" / f"s{k}.h5", "--seed", str(k))
+    options = ("--figures", "none", "--prior", "tv", "--iterations", "5", "--batch", "1")
+    assert run(tmp_path / "night", *options) == 0
+    assert searched == [1, 1]
 
 
 def test_shots_in_another_order_than_their_masks_are_told(scene, tmp_path, capsys):

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from cassi.calibration import found_camera
 from cassi.calibration.found_camera import FRAMES, FoundCamera
 from cassi.cli.cluster import executor_at
@@ -185,6 +187,9 @@ def common_camera(args: argparse.Namespace, task: Task) -> FoundCamera | str:
     try:
         with StepBar([CAMERA], shown=not args.quiet) as bar:
             some = _read_some(task, chosen) or [task.measurement(task.frames[0])]
+            if any(m.shifts != some[0].shifts or not np.array_equal(m.mask, some[0].mask) for m in some):
+                inform(args, "the snapshots bring different masks along: the camera of each is searched for by itself")
+                return settings.camera
             found = found_camera.find_camera(
                 *some,
                 black_level=settings.black_level,
@@ -196,7 +201,7 @@ def common_camera(args: argparse.Namespace, task: Task) -> FoundCamera | str:
         if args.save_camera:
             warn(args, f"{args.save_camera} is not written: no camera could be searched for")
         return "as-given"
-    if found.accepted:
+    if found.accepted or found.defects:
         inform(args, found.message)
     if args.save_camera and not found.is_saved(args.save_camera):  # as a run that was killed left it
         found.save(args.save_camera, wavelengths=some[0].wavelengths, overwrite=args.overwrite)
