@@ -52,7 +52,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     one.add_argument("--noise", action="append", choices=["clean", "10,000 e", "1,000 e"], dest="noises", help="all")
     one.add_argument("--quality", choices=["fast", "default", "best"], default="default", help="default: %(default)s")
     one.add_argument("--output", type=Path, metavar="FILE.csv", help="lines are added to it")
-    words = "a GPU against the CPU: its tests, speed and profiles, within eight minutes"
+    one = commands.add_parser("workers", help="frames a minute against the number of workers")
+    one.add_argument("--figure", type=Path, metavar="FILE.png", help="draw it")
+    words = "a GPU against the CPU: speed, profiles and tests, within six minutes"
     one = commands.add_parser("gpu", help=words)
     one.set_defaults(device="cuda")
     one.add_argument("--no-tests", action="store_false", dest="tests", help="without its tests")

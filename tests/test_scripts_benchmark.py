@@ -11,6 +11,7 @@ from benchmarks.gpu import gpu
 from benchmarks.quality import simulated_scenes
 from benchmarks.speed import Size, iterations_to, speed, time_to_quality, tv_solvers
 from benchmarks.throughput import frames_a_minute
+from benchmarks.workers import PROCESSES, THREADS, Point, draw, workers
 from messages import refused, refuses
 
 CPU = torch.device("cpu")
@@ -101,7 +102,22 @@ def test_the_tables_of_a_gpu_are_made(hurried):
     assert text.startswith("the CPU; not measured on a GPU")
     rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
     assert rows[0] == "16 x 16 x 4" and rows[1:4] == ["forward", "adjoint", "pseudo-inverse"]
-    assert rows[-1] == "default" and len(rows) >= 8 and text.count("Self CPU time total") == 2
+    assert rows[-4:] == ["default", "a training step", "as a CUDA graph", "eager"] and len(rows) >= 11
+    assert text.count("Self CPU time total") == 2
+
+
+def test_frames_a_minute_of_workers_are_counted_and_drawn(tmp_path):
+    points = [Point(way, n, 10.0 * n, 6.0) for way in (THREADS, PROCESSES) for n in (1, 2)]
+    near, far = draw(points, 8.0).axes
+    assert [line.get_ydata().tolist() for line in near.lines[:2]] == [[10, 20], [10, 20]]
+    assert max(far.lines[0].get_ydata()) == 60 * 200 / 8  # where the disk is full
+
+
+@pytest.mark.long
+def test_the_table_of_workers_is_made():
+    pytest.importorskip("distributed")
+    text = workers((1,), frames=8, size=32, num_bands=4, report=lambda line: None)
+    assert text.count("| 1 | ") == 2 and "8 frames of 32 x 32 x 4 by one plan" in text
 
 
 def test_frames_a_minute_leave_out_the_start(tmp_path):

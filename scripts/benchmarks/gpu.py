@@ -1,4 +1,4 @@
-"""A GPU in under eight minutes: its tests, its speed against the CPU, and profiles of a run and of a training step."""
+"""A GPU in under six minutes: its speed against the CPU, profiles of a run and of a training step, and its tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 from training.cameras import AnyCamera
 from training.chance import Chance
 from training.examples import draw_examples
-from training.looks import Looks
+from training.looks import Looks, add_gradient
 from training.scenes import Pictures, Scenes
 
 from benchmarks.timing import time_in_turns
@@ -31,11 +31,11 @@ from cassi.solvers.unrolled import unrolled
 TESTS = Path(__file__).parents[2] / "tests"
 COMPONENTS, SPAN = 10, 16  # spectra of the scene; iterations that are timed together
 ROWS = 15  # of a profile
-MOST = 300  # that the tests may take [s]
+MAX_SECONDS = 200  # that the tests may take [s]
 
 
 def gpu(device: torch.device, *, side: int = 256, bands: int = 28, seconds: float = 4.0, tests: bool = True) -> str:
-    """Tests, speed and two profiles as Markdown.
+    """Speed, two profiles and tests as Markdown.
 
     Args:
         device: a GPU, which is compared with the CPU; the CPU itself only shows that all of this runs.
@@ -52,12 +52,14 @@ def gpu(device: torch.device, *, side: int = 256, bands: int = 28, seconds: floa
         return reconstruct(y, mask, device=on, **options)
 
     parts = [f"{name}; {versions}; float32."]
-    if tests:
-        parts.append(_tests())
     parts.append(_speed(device, mask, y, x, default, seconds))
     parts.append(_profile("The default", partial(default, device), device))
     size = (80, 160) if side > 160 else (16, 24)
-    parts.append(_profile("A training step", _training_step(device, size), device))
+    graph, eager = _training_step(device, size)
+    parts.append(_training_speed(graph, eager, device, seconds))
+    parts.append(_profile("A training step", graph, device))
+    if tests:  # last, as they may take long
+        parts.append(_tests())
     return "\n\n".join(parts)
 
 
@@ -71,14 +73,14 @@ def _snapshot(side: int, bands: int) -> tuple[torch.Tensor, torch.Tensor, torch.
 
 
 def _tests() -> str:
-    """The tests that compute on CUDA where there is a device, in one sentence; a failure is shown and ends it."""
+    """The tests that compute on CUDA where there is a device, in one sentence; of failures what they say."""
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-k", "cuda or device", TESTS]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=MOST)
-    except subprocess.TimeoutExpired as error:
-        raise ValueError(f"the tests on CUDA take longer than {MOST} s; nothing was measured") from error
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=MAX_SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"The tests on CUDA take longer than {MAX_SECONDS} s and were stopped."
     if done.returncode:
-        raise ValueError(f"the tests on CUDA fail; nothing was measured\n{done.stdout[-4000:]}{done.stderr[-1000:]}")
+        return f"The tests on CUDA fail: the times above may be those of wrong results.\n\n{done.stdout[-4000:]}"
     last = re.sub(r" in .*", "", done.stdout.strip().splitlines()[-1])
     return f"`pytest -k 'cuda or device'`: {last}."
 
@@ -135,15 +137,24 @@ def _speed(
     return "\n".join(lines)
 
 
-def _training_step(device: torch.device, size: tuple[int, int]) -> Callable[[], object]:
-    """Start, loss and gradient of a new network for sixteen scenes through one camera."""
+def _training_step(device: torch.device, size: tuple[int, int]) -> tuple[Callable[[], object], Callable[[], object]]:
+    """Start, loss and gradient of a new network for sixteen scenes through one camera: as a CUDA graph, and eager."""
     cube = (255 * _snapshot(max(size), 31)[2].clamp(0, 1).sqrt()).byte().numpy()
     painted, spectra = Pictures([cube], device), torch.ones(1, 31, device=device)
     scenes = Scenes(Pictures([cube[::12]], device), spectra, spectra, painted)
     prior = LearnedPrior(Size(stages=6, light=1)).to(device).train()
     e = draw_examples(Chance(0, device), scenes, AnyCamera([]), 16, size, prior.size.components)
     looks = Looks(prior, 1.0, 40)
-    return lambda: looks(e)
+    return lambda: looks(e), lambda: add_gradient(prior, e.camera, e, 1.0, looks.start_iters)
+
+
+def _training_speed(
+    graph: Callable[[], object], eager: Callable[[], object], device: torch.device, seconds: float
+) -> str:
+    """Milliseconds of a training step in both ways."""
+    times = time_in_turns({"as a CUDA graph": graph, "eager": eager}, device=device, seconds=seconds)
+    rows = [f"| {name} | {1e3 * value:.3g} |" for name, value in times.items()]
+    return "\n".join(["| a training step | ms |", "|---|---|", *rows])
 
 
 def _profile(title: str, call: Callable[[], object], device: torch.device) -> str:
