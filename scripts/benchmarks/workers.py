@@ -123,9 +123,9 @@ def draw(points: list[Point], megabytes: float) -> Figure:
         some = [point for point in points if point.way == way]
         near.plot([p.count for p in some], [p.rate for p in some], "o-", label=way)
     most = max(point.count for point in points)
-    alone = max(point.rate for point in points if point.count == 1)
+    alone = 60 / min(point.work for point in points)
     near.plot(
-        [1, min(cores, most), most], [alone * n for n in (1, cores, cores)], "k:", label="as many times the cores"
+        [1, min(cores, most), most], [alone * n for n in (1, cores, cores)], "k:", label="60 / processor seconds a frame, a core"
     )
     near.set(xlabel="workers", ylabel="frames a minute", ylim=(0, None), title=f"measured on {cores} cores")
     near.legend(frameon=False)
