@@ -125,13 +125,20 @@ def draw(points: list[Point], megabytes: float) -> Figure:
     most = max(point.count for point in points)
     alone = 60 / min(point.work for point in points)
     near.plot(
-        [1, min(cores, most), most], [alone * n for n in (1, cores, cores)], "k:", label="60 / processor seconds a frame, a core"
+        [1, min(cores, most), most],
+        [alone * n for n in (1, cores, cores)],
+        "k:",
+        label="60 / processor seconds a frame, a core",
     )
     near.set(xlabel="workers", ylabel="frames a minute", ylim=(0, None), title=f"measured on {cores} cores")
-    near.legend(frameon=False)
+    near.set_xticks(sorted({point.count for point in points}))
+    near.legend(frameon=False, fontsize="small", loc="lower right")
     disk = 60 * 200 / megabytes
-    counts = [2**k for k in range(12)]
+    counts = [1, disk / alone, 1000]
     far.loglog(counts, [min(n * alone, disk) for n in counts], "k:")
-    far.loglog([p.count for p in points], [p.rate for p in points], "o")
+    here = [point for point in points if point.count <= cores]
+    far.loglog([p.count for p in here], [p.rate for p in here], "o")
     far.set(xlabel="cores", ylabel="frames a minute", title="expected, with a disk of 200 MB/s")
+    for axis in (far.xaxis, far.yaxis):
+        axis.set_major_formatter("{x:g}")
     return figure
