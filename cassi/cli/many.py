@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from cassi.calibration import found_camera
 from cassi.calibration.found_camera import FRAMES, FoundCamera
 from cassi.cli.cluster import executor_at
@@ -21,7 +19,7 @@ from cassi.cli.shell import say, warn
 from cassi.errors import InputError
 from cassi.files.cube_store import gather_cubes
 from cassi.files.formats.table import SUFFIXES
-from cassi.optics.measurement import Measurement
+from cassi.optics.measurement import Measurement, share_camera
 from cassi.running.arguments import load
 from cassi.running.many import BatchReport, SolveWith, reconstruct_many
 from cassi.running.pipeline import Listener, reconstruct_measurement
@@ -187,7 +185,7 @@ def common_camera(args: argparse.Namespace, task: Task) -> FoundCamera | str:
     try:
         with StepBar([CAMERA], shown=not args.quiet) as bar:
             some = _read_some(task, chosen) or [task.measurement(task.frames[0])]
-            if any(m.shifts != some[0].shifts or not np.array_equal(m.mask, some[0].mask) for m in some):
+            if not share_camera(some):
                 inform(args, "the snapshots bring different masks along: the camera of each is searched for by itself")
                 return settings.camera
             found = found_camera.find_camera(

@@ -141,6 +141,12 @@ def any_bad(marked: Iterable[np.ndarray | None]) -> np.ndarray | None:
     return np.logical_or.reduce(maps) if maps else None
 
 
+def share_camera(measurements: Sequence[Measurement]) -> bool:
+    """Whether all have one mask and one dispersion."""
+    first = measurements[0]
+    return all(m.shifts == first.shifts and np.array_equal(m.mask, first.mask) for m in measurements)
+
+
 def join_shots(shots: Sequence[Measurement]) -> Measurement:
     """K shots of one scene, each through its own mask, as one measurement; other data from the first shot that has it.
 
