@@ -260,9 +260,8 @@ def test_the_examples_of_the_docstrings_run(room):
                 raise
             missing.add(f"{name} needs {error.name}")
             continue
-        with np.printoptions(legacy=False):  # colour-science sets another style for the whole process
-            for test in tests:
-                runner.run(test, out=log.append)
+        for test in tests:
+            runner.run(test, out=log.append)
     assert runner.summarize(verbose=False).failed == 0, "".join(log)
     if missing:
         pytest.skip("all but: " + ", ".join(sorted(missing)))

@@ -99,7 +99,7 @@ def read_camera(path: Path) -> OneCamera:
     if wavelengths is not None and len(wavelengths) != C:
         raise ValueError(f"{path}: expected {C} wavelengths, as many as shifts, got {len(wavelengths)}")
     if not np.array_equal(shifts, np.rint(shifts)):
-        raise ValueError(f"{path}: bands must lie whole pixels apart to train with, got shifts {shifts}")
+        raise ValueError(f"{path}: bands must lie whole pixels apart to train with, got {shifts.tolist()}")
     if wavelengths is None:
         wavelengths = np.linspace(450, 650, len(shifts))
     if not (WAVELENGTHS[0] <= np.min(wavelengths) and np.max(wavelengths) <= WAVELENGTHS[-1]):
