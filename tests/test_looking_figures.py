@@ -19,6 +19,7 @@ from PIL import Image
 from cassi.errors import OutputError
 from cassi.looking import figures
 from cassi.looking.color import band_colors
+from cassi.looking.drawing import GREY
 from cassi.looking.report_data import ReportData
 from cassi.solvers.loop import Record
 
@@ -195,8 +196,8 @@ def test_the_summary_shows_the_spectra_of_its_points(cube):
     figure = figures.summary(result(cube, BANDS[::-1], truth=truth, uncertainty=0 * cube + 0.1, unit="W"))
     panels = [axes for axes in figure.axes if axes.get_xlabel() == "wavelength [nm]"]
     assert len(panels) == 6 and panels[0].get_ylabel() == "W"
-    for axes, (row, column) in zip(panels, figures.choose_points(truth), strict=True):
-        estimate, true = axes.lines
+    for axes, (row, column) in zip(panels, figures.points_of(cube, truth, None), strict=True):
+        estimate, true = [line for line in axes.lines if line.get_color() != GREY]
         np.testing.assert_allclose(estimate.get_xdata(), np.sort(BANDS))
         np.testing.assert_allclose(estimate.get_ydata(), cube[::-1, row, column])
         np.testing.assert_allclose(true.get_ydata(), truth[::-1, row, column])
@@ -208,6 +209,38 @@ def test_the_summary_shows_the_spectra_of_its_points(cube):
         assert axes.get_title(loc="left") == f"row {row}, column {column} · {angle:.1f}°"
     assert len({axes.get_ylim() for axes in panels}) == 1, "one axis for all"
     assert "± 1 standard deviation" in words(figure)
+
+
+@pytest.mark.parametrize(("tinted", "color"), [(False, [0.977, 0.674, 0.351]), (True, [1, 1, 1])])
+def test_what_is_too_dark_to_tell_has_another_color(tinted, color):
+    """Of three bands of equal light the second has error bars of the same size above, of half of it below."""
+    cube, sigma = np.full((3, 12, 12), 0.5), np.full((3, 12, 12), 0.2)
+    sigma[1, :6] = 0.6
+    shown = result(cube, [460.0, 540.0, 640.0], uncertainty=sigma)
+    made = figures.figures_of(shown, look=figures.Look(tinted=tinted))
+    mosaic = np.asarray(made["bands"].axes[0].images[0].get_array())[..., :3] / 255
+    tile = (mosaic.shape[1] + 1) // 3
+    light, dark = mosaic[-3, tile + 5], mosaic[-10, tile + 5]
+    np.testing.assert_allclose(dark / dark.max(), np.array(color) / max(color), atol=0.01)
+    assert (np.ptp(light) > 0.1) == tinted
+    assert ("grey: the error bar" if tinted else "amber: the error bar") in words(made["bands"])
+    for panel in [axes for axes in made["summary"].axes if axes.get_xlabel() == "wavelength [nm]"]:
+        row = int(panel.get_title(loc="left").split()[1].rstrip(","))
+        doubtful = [line.get_ydata() for line in panel.lines if line.get_color() == GREY]
+        assert len(doubtful) == (row < 6)
+        assert not doubtful or np.isfinite(doubtful[0]).tolist() == [False, True, False]
+    assert "error bar" not in words(figures.bands(cube))
+
+
+def test_one_point_shows_an_ordinary_error_of_the_worst():
+    generator = np.random.default_rng(3)
+    cube = generator.random((4, 1, 1)) * np.ones((4, 40, 40))
+    error = np.zeros((4, 40, 40))
+    error[:, 30:36, :] = 1.0  # more than a tenth of the rows ...
+    error[:, 32, 17] = 5.0  # ... and one pixel that is far worse
+    points = figures.choose_points(cube, error=error)
+    assert len(set(points)) == 6 and sum(error[0, row, column] > 0 for row, column in points) >= 1
+    assert (32, 17) not in points
 
 
 def test_points_are_distinct_inside_and_the_same_each_time():

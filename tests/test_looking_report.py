@@ -319,6 +319,23 @@ def test_the_band_shows_truth_error_and_error_bar(opened: Browser) -> None:
     )
 
 
+def test_what_is_too_dark_to_tell_is_grey_and_amber(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
+    """The error bars of the upper half of band 2 are larger than its light."""
+    cube, _, uncertainty = scene()
+    cube[2] = np.linspace(0.2, 0.5, WIDTH)
+    uncertainty[2, : HEIGHT // 2] = 0.8
+    browser.open(write_report(tmp_path / "doubt.html", ReportData(cube, WAVELENGTHS, uncertainty=uncertainty)).as_uri())
+    browser.run("const one = document.getElementById('band');one.value = 2;one.dispatchEvent(new Event('input'));")
+    pixels = (
+        "const one = document.querySelector('#plot-band canvas');"
+        "return [2, one.height - 3].map((row) => [...one.getContext('2d').getImageData(one.width - 9, row, 1, 1).data])"
+    )
+    above, below = browser.run(pixels)
+    assert above[0] > above[1] > above[2] and below[0] == below[1] == below[2]
+    grey = "return [...document.querySelectorAll('#plot-spectra path.doubtful')].filter((one) => one.getAttribute('d'))"
+    assert browser.run(grey + ".length") >= 1
+
+
 def eventually(what: Callable[[], bool], seconds: float = 10) -> None:
     """Drawing takes a moment: look until it is there."""
     deadline = time.monotonic() + seconds

@@ -18,16 +18,26 @@ from cassi.looking.metrics import spectral_angles
 from cassi.looking.style import ABOVE, INK, PALETTE, color_bar, inches, note_below, show, spectral_axis
 
 GAMMA = 1 / 2.2  # display values are not linear in light: nearly the sRGB curve
+AMBER, GREY = np.array([0.95, 0.42, 0.1]), "#a0a4ab"  # of values in doubt, in pictures (linear) and spectra
 MAX_TILE = 512  # side of a band in a picture of several [pixel]
 
 
+def doubtful(values: np.ndarray, uncertainty: np.ndarray) -> np.ndarray:
+    """Where there is too little light to tell: the error bar is larger than the value."""
+    return uncertainty > values
+
+
 class Strip(NamedTuple):
-    """Bands as one picture (H, W, 3) in [0, 1], its height [inch], and names with their positions [pixel]."""
+    """Bands as one picture (H, W, 3) in [0, 1], its height [inch], and names with their positions [pixel].
+
+    `note`: a word about the colors of doubt, if there are any.
+    """
 
     picture: np.ndarray
     height: float
     names: list[tuple[float, float, str]]
     limits: Limits
+    note: str = ""
 
 
 def strip_of(
@@ -39,11 +49,16 @@ def strip_of(
     width: float,
     limits: Limits,
     tinted: bool = False,
+    uncertainty: np.ndarray | None = None,
 ) -> Strip:
     """The chosen bands (C, H, W) on one scale, `width` inches wide; blue to red if the scale includes negative values.
 
-    `tinted`: each in the color of its light instead of grey.
+    `tinted`: each in the color of its light instead of grey. What is `doubtful` by its `uncertainty` (C, H, W) is amber
+    instead, or grey.
     """
+    doubt, note = AMBER, "amber: the error bar is larger than the value"
+    if tinted and is_visible(centers):
+        doubt, note = np.ones(3), note.replace("amber", "grey")
     colors = band_colors(centers, len(values)) if tinted and is_visible(centers) else np.ones((len(values), 3))
     shrink = max(1, -(-max(values.shape[1:]) // MAX_TILE))
     down, across = (len(range(0, size, shrink)) for size in values.shape[1:])
@@ -56,14 +71,18 @@ def strip_of(
         band = np.nan_to_num(values[index][::shrink, ::shrink], posinf=0, neginf=0)
         share = np.clip((band - limits.low) / (limits.high - limits.low), 0, 1)
         y, x = (k // columns) * pitch + pitch - down, (k % columns) * (across + gap)
+        color = colors[index]
+        if uncertainty is not None:
+            sure = ~doubtful(band, uncertainty[index][::shrink, ::shrink])
+            color = np.where(sure[..., None], color, doubt)
         tile = (
             colormaps["RdBu_r"](share)[..., :3]
             if limits.low < 0
-            else (share[..., None] * colors[index]).astype(np.float32) ** GAMMA
+            else (share[..., None] * color).astype(np.float32) ** GAMMA
         )
         picture[y : y + down, x : x + across] = tile
         names.append((x - 0.5, y - 0.04 * pixels_per_inch - 0.5, band_name(centers, index)))
-    return Strip(picture, picture.shape[0] / pixels_per_inch, names, limits)
+    return Strip(picture, picture.shape[0] / pixels_per_inch, names, limits, note if uncertainty is not None else "")
 
 
 def draw_strip(axes: Axes, strip: Strip, label: str) -> None:
@@ -73,7 +92,7 @@ def draw_strip(axes: Axes, strip: Strip, label: str) -> None:
         axes.text(x, y, name, va="baseline", fontsize=8.5, color=INK)
     signed = strip.limits.low < 0
     color_bar(axes, "RdBu_r" if signed else "gray", strip.limits, gamma=1.0 if signed else GAMMA)
-    note_below(axes, label)
+    note_below(axes, ", ".join(filter(None, (label, strip.note))))
 
 
 def draw_spectra(
@@ -106,6 +125,10 @@ def draw_spectra(
             around = spectrum - sigma, spectrum + sigma
             area = axes.fill_between(axis[order], *around, color=color, alpha=0.22, linewidth=0)
             legend.setdefault("± 1 standard deviation", area)
+            doubt = doubtful(spectrum, sigma)
+            if doubt.any():
+                (line,) = axes.plot(axis[order], np.where(doubt, spectrum, np.nan), ".-", color=GREY, zorder=5)
+                legend.setdefault("grey: the error bar is larger than the value", line)
         if truth is not None:
             true = truth[order, row, column]
             (line,) = axes.plot(axis[order], true, color=INK, linestyle=(0, (4, 2)), linewidth=1.2, zorder=4)

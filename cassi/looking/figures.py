@@ -27,7 +27,7 @@ from cassi.looking.color import cube_to_srgb, is_visible, shown_range, value_lab
 from cassi.looking.drawing import draw_points, draw_scale_bar, draw_spectra, draw_strip, strip_of
 from cassi.looking.metrics import band_psnr, residual_whiteness, spectral_angles
 from cassi.looking.report_data import ReportData
-from cassi.looking.spectra_points import choose_points
+from cassi.looking.spectra_points import choose_points as choose_points, points_of
 from cassi.looking.style import (
     ABOVE,
     BAR,
@@ -108,15 +108,26 @@ USUAL = Look()
 
 @styled
 def bands(
-    cube: Array, wavelengths: ArrayLike | Tensor | None = None, *, unit: str = "", title: str = "", tinted: bool = False
+    cube: Array,
+    wavelengths: ArrayLike | Tensor | None = None,
+    *,
+    unit: str = "",
+    title: str = "",
+    tinted: bool = False,
+    uncertainty: Array | None = None,
 ) -> Figure:
-    """A grid of at most 28 bands on one scale, in grey or in the color of their light."""
+    """A grid of at most 28 bands on one scale, in grey or in the color of their light.
+
+    Where the `uncertainty` (C, H, W), in the unit of the cube, is larger than the value, this color is another.
+    """
     values, centers = as_cube(cube, wavelengths)
+    sigma = None if uncertainty is None else as_cube(uncertainty, None)[0]
     chosen, width = evenly(len(values), MAX_BANDS), 10.8
     ideal = np.sqrt(1.6 * len(chosen) * values.shape[1] / values.shape[2])  # for a page of about 3:2
     columns = min(len(chosen), int(np.ceil(ideal)))
+    limits = shown_range(values, "zero")
     strip = strip_of(
-        values, centers, chosen, columns=columns, width=width, limits=shown_range(values, "zero"), tinted=tinted
+        values, centers, chosen, columns=columns, width=width, limits=limits, tinted=tinted, uncertainty=sigma
     )
     heading = ", ".join(filter(None, (title, f"{len(chosen)} of {len(values)} bands, all on one scale")))
     figure, ((axes,),) = page(Row((width,), strip.height, left=EDGE, below=2 * LINE), title=heading)
@@ -183,7 +194,7 @@ def summary(data: ReportData, *, caption: str = "", look: Look = USUAL) -> Figur
     """
     values, centers = as_cube(np.asarray(data.cube[:, :, :]), data.wavelengths)
     truth, sigma = (None if cube is None else np.asarray(cube[:, :, :]) for cube in (data.truth, data.uncertainty))
-    points = choose_points(values if truth is None else truth)
+    points = points_of(values, truth, sigma)
     white = white_level(values, centers)
     colored = {f"Reconstruction, {_colors(centers)}": cube_to_srgb(values, centers, white=white)}
     if truth is not None:
@@ -195,7 +206,10 @@ def summary(data: ReportData, *, caption: str = "", look: Look = USUAL) -> Figur
     side = min(4.4, (PAGE - len(shapes) * (EDGE + BAR)) / sum(aspects))
     width, shown = PAGE - BAR - EDGE, evenly(len(values), 8)
     limits = shown_range(values, "zero")
-    strip = strip_of(values, centers, shown, columns=max(len(shown), 6), width=width, limits=limits, tinted=look.tinted)
+    columns, tinted = max(len(shown), 6), look.tinted
+    strip = strip_of(
+        values, centers, shown, columns=columns, width=width, limits=limits, tinted=tinted, uncertainty=sigma
+    )
     warning = "\n".join(textwrap.fill(problem, 150) for problem in data.problems())
     lines = caption.count("\n") + bool(caption)
     figure, (above, (band_axes,), panels) = page(
@@ -287,9 +301,10 @@ def figures_of(data: ReportData, *, caption: str = "", look: Look = USUAL) -> di
         ['bands', 'convergence', 'srgb', 'summary']
     """
     cube, nm, unit = np.asarray(data.cube[:, :, :], np.float32), data.wavelengths, data.unit
+    sigma = None if data.uncertainty is None else np.asarray(data.uncertainty[:, :, :])
     made = {
         "summary": summary(data, caption=caption, look=look),
-        "bands": bands(cube, nm, unit=unit, title=data.title, tinted=look.tinted),
+        "bands": bands(cube, nm, unit=unit, title=data.title, tinted=look.tinted, uncertainty=sigma),
         "srgb": srgb(cube, nm, look=look),
         "convergence": convergence(data.history, markers=data.markers),
     }
@@ -297,8 +312,8 @@ def figures_of(data: ReportData, *, caption: str = "", look: Look = USUAL) -> di
         made["residual"] = residual(data.residual, unit=data.measured_unit)
     if data.truth is not None:
         made["errors"] = difference(cube, np.asarray(data.truth[:, :, :]), nm, unit=unit, title=data.title)
-    if data.uncertainty is not None:
-        made["uncertainty"] = uncertainty_map(np.asarray(data.uncertainty[:, :, :]), unit=unit)
+    if sigma is not None:
+        made["uncertainty"] = uncertainty_map(sigma, unit=unit)
     return made
 
 

@@ -27,7 +27,7 @@ from cassi.looking.color import cube_to_srgb, is_visible, shown_range, value_lab
 from cassi.looking.methods import methods_text
 from cassi.looking.metrics import band_psnr, residual_whiteness
 from cassi.looking.report_data import CubeLike, ReportData, read_report
-from cassi.looking.spectra_points import choose_points
+from cassi.looking.spectra_points import points_of
 from cassi.solvers.loop import ENDED
 
 MAX_VALUES = 40_000_000  # of all cubes in a page, about 100 MB in a browser; of larger cubes every k-th pixel is shown
@@ -95,7 +95,7 @@ def make_page(data: ReportData) -> str:
         if snapshot is not None:
             limits[name] = shown_range(snapshot, "around zero" if name == "residual" else "data")[:2]
             packed[name] = _pack(np.clip(snapshot[::thin, ::thin], *limits[name])[None], PICTURE_BITS)
-    points = choose_points(inside.get("truth", small))  # the same points as in the summary
+    points = points_of(small, inside.get("truth"), inside.get("uncertainty"))  # the same points as in the summary
     facts = {
         "shape": [bands, height, width],
         "thin": thin,
@@ -254,7 +254,8 @@ def _spectra_note(data: ReportData, thin: int) -> str:
     if data.uncertainty is not None:
         parts.append(
             "Shaded: ± one standard deviation, which contains about three of four true values, in some scenes half; "
-            "for a box the mean deviation of its pixels, an upper bound for the deviation of its mean."
+            "for a box the mean deviation of its pixels, an upper bound for the deviation of its mean. Grey, and amber "
+            "in the picture: the deviation is larger than the value, there is too little light to tell."
         )
     every = f", one of every {thin} x {thin} pixels" if thin > 1 else ""
     parts.append(

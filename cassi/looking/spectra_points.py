@@ -7,12 +7,23 @@ from torch import Tensor
 
 from cassi.looking.color import as_array
 
+WORST = 0.88, 0.92  # shares of the pixels with smaller errors than the last point, from and to
 
-def choose_points(cube: Tensor | np.ndarray, count: int = 6) -> list[tuple[int, int]]:
+
+def points_of(cube: np.ndarray, truth: np.ndarray | None, uncertainty: np.ndarray | None) -> list[tuple[int, int]]:
+    """The pixels whose spectra figures and page show, by truth and true errors where known, else by error bars."""
+    error = uncertainty if truth is None else np.nan_to_num(cube) - truth
+    return choose_points(cube if truth is None else truth, error=error)
+
+
+def choose_points(
+    cube: Tensor | np.ndarray, count: int = 6, *, error: np.ndarray | None = None
+) -> list[tuple[int, int]]:
     """Choose pixels that are well apart and whose spectra differ most in shape; deterministic.
 
     Farthest-first selection (T. F. Gonzalez, 1985) among the means of blocks, by the direction of the spectrum and
-    the position. Blocks that are dim, at the border, or unlike their neighbors count less.
+    the position. Blocks that are dim, at the border, or unlike their neighbors count less. Such places show a cube at
+    its best; so with an `error` (C, H, W) the last one is where nine of ten blocks have a smaller one.
 
     Returns:
         Row and column of each, from 0, sorted from top to bottom; fewer if the picture has fewer pixels.
@@ -48,9 +59,10 @@ def choose_points(cube: Tensor | np.ndarray, count: int = 6) -> list[tuple[int, 
     score = np.linalg.norm(direction - direction.mean(axis=1, keepdims=True), axis=0) * worth
     away, room = np.full((2, row.size), np.inf)
     chosen: list[int] = []
-    for _ in range(min(count, row.size)):
+    worst = np.array([], int) if error is None else _worst(error[:, : rows * block, : columns * block], block)
+    for k in range(min(count, row.size)):
         score[chosen] = -1
-        best = int(score.argmax())
+        best = int(score.argmax()) if k < count - 1 or not len(worst) else int(worst[room[worst].argmax()])
         chosen.append(best)
         away = np.minimum(away, np.linalg.norm(direction - direction[:, best : best + 1], axis=0))
         room = np.minimum(room, np.hypot(row - row[best], column - column[best]) / min(rows, columns))
@@ -58,3 +70,12 @@ def choose_points(cube: Tensor | np.ndarray, count: int = 6) -> list[tuple[int, 
         score = (away + 0.2 * np.minimum(room, 1)) * np.minimum(1, 3 * room) ** 2 * worth
     center = block // 2
     return sorted((int(row[k]) * block + center, int(column[k]) * block + center) for k in chosen)
+
+
+def _worst(error: np.ndarray, block: int) -> np.ndarray:
+    """The blocks with errors about the 90th percentile, root mean square over bands and pixels."""
+    bands, height, width = error.shape
+    squares = np.nan_to_num(error.astype(np.float64) ** 2, posinf=0)
+    power = squares.reshape(bands, height // block, block, width // block, block).mean(axis=(0, 2, 4)).ravel()
+    first, last = (round(share * (power.size - 1)) for share in WORST)
+    return np.argsort(power, kind="stable")[first : last + 1]

@@ -12,6 +12,7 @@
   let counted = 0;
   let cursor = null; // {row, column}
 
+  const AMBER = [0.977, 0.674, 0.351]; // shares in display values
   const short = (v) => (Number.isFinite(v) ? String(Number(v.toPrecision(3))) : "none");
   const bandName = (c) => (facts.in_nm ? `${Number(facts.centers[c].toFixed(1))} nm` : `band ${c + 1}`);
   const placeOf = ({ rows, columns, name }) => {
@@ -123,18 +124,20 @@
     context.putImageData(image, 0, 0);
   }
 
-  // A picture of numbers between colors of the style sheet; what is no number stays clear
-  function paintValues(name, { values, rows, columns }, [low, high], stops, gamma = 1) {
+  // A picture of numbers between colors of the style sheet, amber where in doubt; what is no number stays clear
+  function paintValues(name, { values, rows, columns }, [low, high], stops, gamma = 1, doubtful = () => false) {
     const channels = stops.map((stop) => [1, 3, 5].map((k) => parseInt(stop.slice(k, k + 2), 16)));
-    const table = Array.from({ length: 256 }, (_, i) => {
-      const at = (i / 255) ** gamma * (stops.length - 1);
-      const k = Math.min(Math.floor(at), stops.length - 2);
-      const [r, g, b] = channels[k].map((one, j) => Math.round(one + (at - k) * (channels[k + 1][j] - one)));
-      return ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
-    });
+    const colorsOf = (kept) =>
+      Array.from({ length: 256 }, (_, i) => {
+        const at = (i / 255) ** gamma * (stops.length - 1);
+        const k = Math.min(Math.floor(at), stops.length - 2);
+        const [r, g, b] = channels[k].map((one, j) => Math.round(kept[j] * (one + (at - k) * (channels[k + 1][j] - one))));
+        return ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
+      });
+    const [table, doubt] = [colorsOf([1, 1, 1]), colorsOf(AMBER)];
     const scale = 255 / (high - low || 1);
     paint(name, rows, columns, (i) =>
-      Number.isFinite(values[i]) ? table[Math.round(Math.min(255, Math.max(0, scale * (values[i] - low))))] : 0,
+      Number.isFinite(values[i]) ? (doubtful(i) ? doubt : table)[Math.round(Math.min(255, Math.max(0, scale * (values[i] - low))))] : 0,
     );
   }
 
@@ -267,6 +270,10 @@
     if (passing) curves.push({ xs: centers, ys: passing, kind: "passing", color: "#8a8f98" });
     for (const one of kept) if (one.truth) curves.push({ xs: centers, ys: one.truth, kind: "truth", color: one.color });
     for (const one of kept) curves.push({ xs: centers, ys: one.values, kind: "kept", color: one.color });
+    for (const { values, uncertainty } of kept.filter((one) => one.uncertainty)) {
+      const ys = values.map((v, i) => (uncertainty[i] > v ? v : NaN));
+      curves.push({ xs: centers, ys, kind: "doubtful", color: "#a0a4ab" });
+    }
     waveAt = chart("plot-spectra", curves, { labels: facts.labels, here: facts.centers[shown] });
   }
 
@@ -377,7 +384,9 @@
     $("band-high").textContent = short(high);
     const stops = layer.diverging ? diverging() : layer.stops;
     $("band-scale").style.background = `linear-gradient(90deg, ${stops})`;
-    paintValues("band", { values, rows: height, columns: width }, [low, high], stops, layer.gamma);
+    const sigma = layer === layers.cube && cubes.uncertainty && plane(cubes.uncertainty, c);
+    const doubtful = sigma ? (i) => sigma[i] > values[i] : undefined;
+    paintValues("band", { values, rows: height, columns: width }, [low, high], stops, layer.gamma, doubtful);
     $("plot-band").dataset.band = String(c);
   }
   $("layer").addEventListener("change", () => showBand(Number(slider.value)));
