@@ -216,7 +216,7 @@ class Settings:
     )  # fmt: skip
     """In the unit of y; None: estimated (`choice["black_level"]`); 0: nothing is subtracted."""
     dark: PathLike | Array | None = setting(
-        None, "frames without light at the exposure of the snapshot, subtracted from it and from the white reference: "
+        None, "frames without light at the exposure of the snapshot, subtracted (from a white reference, too): "
         "a file, a stack or a folder", "--dark", group=CAMERA, value="FILE",
         excludes=("black_level",), why="a dark frame holds it", reads=True, recorded=False,
     )  # fmt: skip

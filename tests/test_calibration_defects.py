@@ -1,14 +1,17 @@
 """Dead and warm detector pixels: found by what the scene around them explains, and nothing else is taken for one."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from messages import check_words
 
 import cassi
 from cassi.calibration.defects import find_defects
-from cassi.calibration.found_camera import find_camera
+from cassi.calibration.found_camera import FoundCamera, find_camera
+from cassi.cli.main import main
 from cassi.files import read_measurement, write_arrays
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
@@ -114,6 +117,37 @@ def test_a_reconstruction_leaves_out_defects_as_if_a_map_had_been_given(camera, 
 
     known = error(replace(m, bad_pixels=bad), "as-given")
     assert error(m, found) == pytest.approx(known, rel=1e-6) and error(m, "as-given") > 1.2 * known
+
+
+def test_what_was_left_out_is_named_where_a_result_is_looked_at(camera, scene, tmp_path):
+    """In the explanation, in the record of a folder, and as a map that is read as one of bad pixels."""
+    y = snapshot(camera, scene)
+    where = places(camera, y, 10)
+    y[where] = 0
+    (tmp_path / "night").mkdir()
+    arrays = {"measurement": y.numpy(), "mask": camera.mask.numpy(), "shifts": np.array(SHIFTS)}
+    write_arrays(tmp_path / "night" / "y.h5", arrays)
+    words = [str(tmp_path / "night"), "--prior", "tv", "--iterations", "2", "--quiet"]
+    assert main(["reconstruct", *words, "--output", str(tmp_path / "cubes")]) == 0
+    (record,) = map(json.loads, (tmp_path / "cubes" / "index.jsonl").read_text().splitlines())
+    assert record["defects"] == 10
+    again = read_measurement(tmp_path / "night" / "y.h5", bad_pixels=tmp_path / "cubes" / "y_cube.h5")
+    assert np.argwhere(again.bad_pixels).tolist() == np.argwhere(y.numpy() == 0).tolist()
+    result = cassi.reconstruct(again, camera="as-given", solver="gap-tv", num_iters=2)
+    assert (result.bad_pixels == again.bad_pixels).all() and "disagree" not in result.explain()
+    found = FoundCamera.as_given(again)
+    assert "10 detector pixels" in replace(result, camera=replace(found, defects=10)).explain()
+
+
+def test_too_many_to_be_defects_are_left_in_and_that_is_said(camera, scene, monkeypatch):
+    y = snapshot(camera, scene)
+    m = Measurement(y=y.numpy(), mask=camera.mask.numpy(), shifts=SHIFTS)
+    everywhere = np.zeros(y.shape, bool)
+    everywhere[::4, ::4] = True
+    monkeypatch.setattr("cassi.calibration.found_camera.find_defects", lambda *_: everywhere)
+    found = find_camera(m, mask_error=False)
+    assert found.left_out is None and found.defects == 0 and found.disputed == everywhere.sum()
+    check_words(found.detector)
 
 
 def test_the_file_of_a_camera_keeps_its_defects(camera, scene, tmp_path):

@@ -13,11 +13,11 @@ from scipy import ndimage
 
 from cassi import CASSI, calibrate_from_captures
 from cassi.calibration import refined_camera
-from cassi.calibration.found_camera import FoundCamera
+from cassi.calibration.found_camera import FoundCamera, find_camera
 from cassi.cli.main import run
 from cassi.files import read_measurement
 from cassi.looking import calibration_figures
-from cassi.optics.measurement import Measurement
+from cassi.optics.measurement import Measurement, share_camera
 
 SHIFTS = tuple(range(0, -16, -2))  # a sign that the width of the frame does not tell
 SIZE = 128
@@ -75,6 +75,39 @@ def test_captures_that_do_not_go_together(captures):
     refused(calibrate_from_captures, [], error=ValueError)
     m = captures[0]
     refused(calibrate_from_captures, [m, replace(m, y=m.y[:, :100])], error=ValueError)
+
+
+OTHERS = {
+    "mask": lambda m: replace(m, mask=m.mask[::-1].copy()),
+    "masks": lambda m: replace(m, mask=np.stack([m.mask] * 8)),
+    "shifts": lambda m: replace(m, shifts=tuple(-d for d in m.shifts)),
+    "wavelengths": lambda m: replace(m, wavelengths=np.linspace(450, 650, 8)),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_captures_of_two_cameras_are_refused(captures, other):
+    """Whatever makes the camera another one; which two they are is said."""
+    m, same = (replace(one, wavelengths=nm) for one, nm in zip(captures, (np.linspace(400, 600, 8), None), strict=True))
+    assert share_camera([m, same])
+    wrong = replace(OTHERS[other](m), source="other.h5")
+    for call in (calibrate_from_captures, lambda of: find_camera(*of)):
+        refused(call, [m, same, wrong])
+
+
+def test_dark_frames_are_subtracted_from_captures(tmp_path, captures, refined, files, monkeypatch):
+    def fitted(measurements, black_level, **_):
+        assert black_level == 0
+        for m, given in zip(measurements, captures, strict=True):
+            np.testing.assert_allclose(m.y, given.y - 0.01, atol=1e-6)
+        return replace(refined, names=tuple(m.source for m in measurements))
+
+    monkeypatch.setattr(refined_camera, "calibrate_from_captures", fitted)
+    np.save(tmp_path / "dark.npy", np.full_like(captures[0].y, 0.01))
+    words = ["refine", "--measurement", str(tmp_path / "scene*.h5"), "--mask", str(tmp_path / "mask.npy"), "--step=-2"]
+    words += ["--dark", str(tmp_path / "dark.npy"), "--output", str(tmp_path / "camera.h5"), "--figures", "none"]
+    assert run("calibrate", words, "calibrate.py") == 0
+    assert run("calibrate", [*words, "--black-level", "3"], "calibrate.py") == 2
 
 
 def test_every_figure_is_drawn(refined):

@@ -8,6 +8,7 @@ import pytest
 from messages import check_last_line, check_refusal, check_words
 
 from cassi.calibration import found_camera
+from cassi.calibration.found_camera import FoundCamera
 from cassi.cli.main import main
 from cassi.files import read_cube, write_arrays
 from cassi.looking.report_data import read_report
@@ -63,7 +64,7 @@ def test_a_folder_of_scenes_is_a_batch_that_resumes(scene, tmp_path, capsys):
     check_last_line(capsys, run(*command, "--dry-run"))
 
 
-def test_files_with_masks_of_their_own_have_no_camera_in_common(tmp_path, monkeypatch):
+def test_files_with_masks_of_their_own_have_no_camera_in_common(tmp_path, monkeypatch, capsys):
     searched = []
     find = found_camera.find_camera
 
@@ -76,8 +77,27 @@ def test_files_with_masks_of_their_own_have_no_camera_in_common(tmp_path, monkey
     for k in range(2):
         simulate(tmp_path / "night" / f"s{k}.h5", "--seed", str(k))
     options = ("--figures", "none", "--prior", "tv", "--iterations", "5", "--batch", "1")
+    capsys.readouterr()
     assert run(tmp_path / "night", *options) == 0
     assert searched == [1, 1]
+    check_words(capsys.readouterr().out.splitlines()[0])
+
+
+def test_every_file_of_a_folder_is_asked_for_its_mask(tmp_path, monkeypatch, capsys):
+    """Also those that the camera is not found from, of which there are five here."""
+    monkeypatch.setattr(
+        found_camera, "find_camera", lambda *m, **_: searched.append(len(m)) or FoundCamera.as_given(m[0])
+    )
+    (tmp_path / "night").mkdir()
+    for k in range(9):
+        simulate(tmp_path / "night" / f"s{k}.h5", "--seed", "0")
+    searched: list[int] = []
+    assert run(tmp_path / "night", "--figures", "none", "--prior", "tv", "--iterations", "1") == 0 and searched == [4]
+    simulate(tmp_path / "night" / "s6.h5", "--seed", "1", "--overwrite")
+    searched.clear()
+    capsys.readouterr()
+    assert run(tmp_path / "night", "--prior", "tv", "--iterations", "1", "--overwrite") == 0 and searched == [1] * 9
+    assert "s0.h5 and s6.h5" in capsys.readouterr().out.splitlines()[0]
 
 
 def test_shots_in_another_order_than_their_masks_are_told(scene, tmp_path, capsys):

@@ -52,7 +52,9 @@ def test_result_figures_and_summary_beside_the_input(snapshot, capsys):
     pictures = {p.name for p in (snapshot.parent / "m_figures").iterdir()}
     assert pictures == {f"{n}.png" for n in ("summary", "residual", "bands", "errors", "srgb", "convergence")}
     line = captured.out.splitlines()[-1]
-    found = re.match(r"residual (\S+)%, (\S+) s, PSNR (\S+) dB \(peak 1\), SSIM ([\d.]+), SAM ([\d.]+) deg -> ", line)
+    found = re.match(
+        r"residual (\S+)%, (\S+) s, PSNR (\S+) dB \(peak 1, clipped\), SSIM ([\d.]+), SAM ([\d.]+) deg -> ", line
+    )
     assert found, line
     with h5py.File(snapshot.parent / "m_cube.h5") as file:
         error = np.square(np.clip(file["cube"][:], 0, 1) - scene()["cube"]).mean((1, 2))

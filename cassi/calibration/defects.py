@@ -15,7 +15,6 @@ from scipy.ndimage import rank_filter, uniform_filter
 from cassi.calibration.camera_trials import COMPONENTS, ITERATIONS
 from cassi.optics.cropping import Shot
 from cassi.optics.detector import brightness
-from cassi.optics.outliers import MAX_SHARE
 from cassi.priors.spectral_basis import smooth_basis
 from cassi.solvers.subspace_tv import subspace_tv
 
@@ -39,7 +38,8 @@ def find_defects(A: Shot, snapshots: Sequence[torch.Tensor]) -> np.ndarray:
     with the mean over the 9 x 9 pixels around, and the median over the snapshot. No light makes a pixel dark, so that
     dead columns and blocks are found as well. Too much light may be of one color, which no smooth spectrum explains; so
     a warm pixel is one whose |r| at most one other within the 9 x 9 reaches by half. r is taken again from a cube
-    without what was found, as defects distort it beside them. More than 3 % are not believed.
+    without what was found, as defects distort it beside them. A row that is dead all along, and most of a block wider
+    than 3 pixels, is not found: a scene that is dark there explains it.
     """
     votes = np.zeros(A.measurement_shape, int)
     for y in snapshots:
@@ -50,7 +50,7 @@ def find_defects(A: Shot, snapshots: Sequence[torch.Tensor]) -> np.ndarray:
                 break
         votes += found
     most: np.ndarray = 2 * votes > len(snapshots)
-    return most if most.mean() <= MAX_SHARE else np.zeros_like(most)
+    return most
 
 
 def _fitted(A: Shot, y: torch.Tensor, left_out: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:

@@ -24,7 +24,8 @@ from cassi.optics.building import build_shot_camera
 from cassi.optics.cropping import Shot, crop, highest_variance_window
 from cassi.optics.detector import black_level_of, check_light
 from cassi.optics.mask_match import compare_with_mask
-from cassi.optics.measurement import Measurement, any_bad
+from cassi.optics.measurement import Measurement, any_bad, check_camera
+from cassi.optics.outliers import MAX_SHARE
 from cassi.optics.protocol import Camera
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.learned import MIN_BANDS, shipped_prior
@@ -50,6 +51,7 @@ class FoundCamera:
         left_out: (H, W') bool, detector pixels that light reaches through elements beyond the mask's picture, and
             defects; or None.
         defects: how many dead, warm or stuck detector pixels are among them.
+        disputed: how many look so, where they are too many to be believed, and none of them is left out.
         mask_error: what was learned of the mask element by element; it is in `mask` where it was accepted. None where
             it was not looked for.
     """
@@ -64,6 +66,7 @@ class FoundCamera:
     remainders: tuple[float, ...] = ()
     left_out: np.ndarray | None = None
     defects: int = 0
+    disputed: int = 0
     mask_error: MaskError | None = None
 
     @classmethod
@@ -78,14 +81,25 @@ class FoundCamera:
     @property
     def message(self) -> str:
         """What was found, in one sentence, and in another what is wrong with the detector."""
-        if not self.defects:
-            return self._optics
-        pixels = "1 detector pixel disagrees" if self.defects == 1 else f"{self.defects} detector pixels disagree"
-        are = "is" if self.defects == 1 else "are"
-        return f"{self._optics} {pixels} with every scene that explains the pixels around, and {are} left out as bad."
+        return " ".join(filter(None, (self.optics, self.detector)))
 
     @property
-    def _optics(self) -> str:
+    def detector(self) -> str:
+        """What is wrong with the detector, in one sentence; empty where nothing is."""
+        if not (count := self.defects or self.disputed):
+            return ""
+        pixels = "1 detector pixel disagrees" if count == 1 else f"{count} detector pixels disagree"
+        disagree = f"{pixels} with every scene that explains the pixels around"
+        if self.defects:
+            return f"{disagree}, and {'is' if count == 1 else 'are'} left out as bad."
+        return (
+            f"{disagree}, more than the {MAX_SHARE:.0%} that may be defects, and none is left out; is the camera the "
+            "right one? A map of bad pixels settles it."
+        )
+
+    @property
+    def optics(self) -> str:
+        """What was found of the mask and the dispersion, in one sentence."""
         if not self.accepted:
             if self.reason:
                 return f"The camera was taken as given: {self.reason}."
@@ -176,7 +190,7 @@ class FoundCamera:
     def as_dict(self) -> dict[str, Any]:
         """Plain values that JSON can hold."""
         stated = {"accepted": self.accepted, "dispersion": self.dispersion, "message": self.message}
-        stated |= {"defects": self.defects}
+        stated |= {"defects": self.defects, "disputed": self.disputed}
         errors = None if self.errors is None else list(self.errors)
         learned = None if self.mask_error is None else self.mask_error.as_dict()
         return stated | {"held_out_errors": errors, "mask_error": learned} | asdict(self.model)
@@ -199,7 +213,7 @@ def find_camera(
     element of the mask is learned (`cassi.calibration.captures`), and taken where other held-out pixels agree.
 
     Args:
-        measurements: with the mask and the shifts as believed, of the first one.
+        measurements: with the mask and the shifts as believed.
         black_level: subtracted, in the unit of y; estimated from the snapshots if None.
         seed: of the held-out pixels.
         dispersion: find the mask's place and the dispersion, and nothing else.
@@ -211,7 +225,7 @@ def find_camera(
 
     Raises:
         ValueError: no measurement, or snapshots of different sizes.
-        InputError: they are negative.
+        InputError: they are negative, or bring different masks, shifts or wavelengths along.
     """
     if not measurements:
         raise ValueError("no measurement given to find the camera from; give one at least")
@@ -222,7 +236,9 @@ def find_camera(
     )
     if dispersion or (known := _explained(found, measurements, black_level)) is None:
         return found
-    if (defects := find_defects(*known)).any():
+    if (defects := find_defects(*known)).mean() > MAX_SHARE:
+        found = replace(found, disputed=int(np.count_nonzero(defects)))
+    elif defects.any():
         left_out = any_bad((found.left_out, defects))
         found = replace(found, left_out=left_out, defects=int(np.count_nonzero(defects)))
         known = _explained(found, measurements, black_level)
@@ -239,6 +255,7 @@ def _placed(
     m = measurements[0]
     if any(other.y.shape[-2:] != m.y.shape[-2:] for other in measurements):
         raise ValueError("the snapshots differ in size; give those of one camera and one region")
+    check_camera(measurements)
     m = replace(m, bad_pixels=any_bad(one.bad_pixels for one in measurements))
     given = FoundCamera.as_given(m)
     if reason := _not_looked_for(m):

@@ -10,7 +10,7 @@ import numpy as np
 
 from cassi.calibration.found_camera import FoundCamera, find_camera, predictions
 from cassi.errors import InputError
-from cassi.optics.measurement import Measurement, no_scene_reason
+from cassi.optics.measurement import Measurement, check_camera, no_scene_reason
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,8 +80,7 @@ def calibrate_from_captures(
     tell much, some twenty nearly all.
 
     Args:
-        measurements: 1 to 20 of one camera and one region of its detector; mask and shifts as believed are those of the
-            first.
+        measurements: 1 to 20 of one camera and one region of its detector, with its mask and shifts as believed.
         black_level, seed: as for `find_camera`.
         steps: runs the fits one after the other, to show progress.
 
@@ -89,7 +88,7 @@ def calibrate_from_captures(
         The `RefinedCamera`; its `together.save("camera.h5")` writes a mask that every command takes.
 
     Raises:
-        InputError: no measurement, one without a scene, or snapshots of different sizes.
+        InputError: no measurement, one without a scene, snapshots of different sizes, or different masks or shifts.
     """
     if not measurements:
         raise InputError("no capture given to refine the camera with; give one at least")
@@ -100,6 +99,7 @@ def calibrate_from_captures(
     if len(shapes) > 1:
         sizes = ", ".join(f"{height} x {width}" for height, width in sorted(shapes))
         raise InputError(f"the captures must have one size, got {sizes}; give those of one camera and one region")
+    check_camera(measurements)
 
     def fit(*chosen: Measurement) -> Callable[[], FoundCamera]:
         together = len(chosen) == len(measurements)  # alone, only the pose is compared

@@ -19,7 +19,8 @@ from cassi.cli.shell import say, warn
 from cassi.errors import InputError
 from cassi.files.cube_store import gather_cubes
 from cassi.files.formats.table import SUFFIXES
-from cassi.optics.measurement import Measurement, share_camera
+from cassi.files.reading import open_measurement
+from cassi.optics.measurement import Measurement, camera_difference
 from cassi.running.arguments import load
 from cassi.running.many import BatchReport, SolveWith, reconstruct_many
 from cassi.running.pipeline import Listener, reconstruct_measurement
@@ -175,6 +176,22 @@ def save_common_plan(args: argparse.Namespace, task: Task, settings: Settings) -
     inform(args, f"one plan for all, that of {measurements[0].source}: {args.save_plan}")
 
 
+def _difference(task: Task, some: Sequence[Measurement]) -> str:
+    """What the cameras of two files have unlike, in words, by all that a file holds beside its snapshots."""
+    if (difference := camera_difference(some)) or len(task.read.each) > 1:
+        return difference
+    first: Measurement | None = None
+    for path in dict.fromkeys(frame.path for frame in task.frames):
+        with contextlib.suppress(ValueError, OSError):  # the frame reports why it cannot be read
+            found = open_measurement(path, task.read.each[0])
+            stated = {name: getattr(found, name) for name in ("mask", "shifts", "wavelengths")}
+            one = replace(some[0], source=Path(path).name, **stated)
+            first = first or one
+            if difference := camera_difference((first, one)):
+                return difference
+    return ""
+
+
 def common_camera(args: argparse.Namespace, task: Task) -> FoundCamera | str:
     """One camera found from a few of the frames: it is the same for all of them."""
     settings = task.settings
@@ -185,8 +202,8 @@ def common_camera(args: argparse.Namespace, task: Task) -> FoundCamera | str:
     try:
         with StepBar([CAMERA], shown=not args.quiet) as bar:
             some = _read_some(task, chosen) or [task.measurement(task.frames[0])]
-            if not share_camera(some):
-                inform(args, "the snapshots bring different masks along: the camera of each is searched for by itself")
+            if difference := _difference(task, some):
+                inform(args, f"{difference}: the camera of each is searched for by itself")
                 return settings.camera
             found = found_camera.find_camera(
                 *some,
@@ -199,7 +216,7 @@ def common_camera(args: argparse.Namespace, task: Task) -> FoundCamera | str:
         if args.save_camera:
             warn(args, f"{args.save_camera} is not written: no camera could be searched for")
         return "as-given"
-    if found.accepted or found.defects:
+    if found.accepted or found.detector:
         inform(args, found.message)
     if args.save_camera and not found.is_saved(args.save_camera):  # as a run that was killed left it
         found.save(args.save_camera, wavelengths=some[0].wavelengths, overwrite=args.overwrite)

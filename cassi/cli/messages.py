@@ -52,10 +52,11 @@ def describe_measurement(args: argparse.Namespace, m: Measurement, *, many: bool
 
 def describe_result(result: Finished) -> list[str]:
     """What was found and chosen, a line each for camera and method; of a stack, for its first frame."""
-    camera = [] if result.camera is None else [result.camera.message]
+    outcome, found = result.outcomes[0], result.camera
+    camera = [] if found is None else [found.message if outcome.plan is None else found.optics]
     if result.imprint is not None:
         camera.append(f"Imprint of the mask on the cube: {result.imprint:.3f} (0 is none).")
-    lines, outcome = [" ".join(camera)] if camera else [], result.outcomes[0]
+    lines = [" ".join(camera)] if camera else []
     if outcome.plan is not None:
         return [*lines, f"solver: {outcome.solver}. {result.explain()}"]
     used = {**outcome.settings, "level": outcome.level, "black_level": outcome.black_level or None}
@@ -75,10 +76,10 @@ def summary_line(result: Finished) -> str:
     elif isinstance(result, TiledResult) and truth is not None and truth.size <= MAX_SCORED:
         cube, _ = read_cube(result.path)
     units = {
-        "psnr": "PSNR {:.2f} dB (peak 1)",
+        "psnr": "PSNR {:.2f} dB (peak 1, clipped)",
         "ssim": "SSIM {:.3f}",
         "sam": "SAM {:.2f} deg",
-        "mean_band_psnr": "mean-band PSNR {:.2f} dB (peak 1)",
+        "mean_band_psnr": "mean-band PSNR {:.2f} dB (peak 1, clipped)",
     }
     scores: dict[str, Any] = {} if cube is None else score(cube, truth=truth, mean_band=mean_band)
     parts = [f"residual {result.residual:.2%}", f"{result.seconds:.1f} s"]

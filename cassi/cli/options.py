@@ -153,7 +153,7 @@ QUIET = Option("--quiet", "print nothing but errors and warnings")
 DEBUG = Option("--debug", "show a traceback where something fails unexpectedly")
 KEY = Option("--key", "the measurement's name in its file, if unusual", value="NAME")
 MASK_KEY = Option("--mask-key", "the mask's name in its file, if unusual", value="NAME")
-NUM_BANDS, STEP, BAD_PIXELS = (OPTIONS[name] for name in ("num_bands", "step", "bad_pixels"))
+NUM_BANDS, STEP, BAD_PIXELS, DARK = (OPTIONS[name] for name in ("num_bands", "step", "bad_pixels", "dark"))
 BIT_DEPTH = Option("--bit-depth", "bits of integer counts", value="N", type=whole)
 FIGURES = Option("--figures", 'folder of figures, or "none" (default: NAME_figures beside the output)',
     value="DIR", idle="none")
@@ -250,7 +250,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
                 value="FILE", nargs="+", required=True, reads=True),
             Option("--mask", "the coded aperture, if the captures do not hold it",
                 value="FILE", reads=True),
-            KEY, MASK_KEY, NUM_BANDS, STEP, BAD_PIXELS, BIT_DEPTH,
+            KEY, MASK_KEY, NUM_BANDS, STEP, BAD_PIXELS, BIT_DEPTH, DARK,
             Option("--black-level", "value of a dark pixel as stored (default: estimated from the captures)",
                 value="VALUE", type=number),
             Option("--seed", "seed of the held-out pixels (default: 0)", value="SEED", type=whole, default=0),

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from cassi.calibration import refined_camera
+from cassi.calibration.dark_frame import less_dark, read_dark
 from cassi.calibration.found_camera import FoundCamera
 from cassi.cli.calibrate import draw_and_say
-from cassi.cli.options import values_for
+from cassi.cli.options import check, values_for
 from cassi.cli.places import check_files
 from cassi.cli.shell import warn
 from cassi.files import Levels, ReadOptions, shared_levels
@@ -35,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     measurements = _captures(args)
     found = refined_camera.calibrate_from_captures(
         measurements,
-        black_level=None if args.black_level is None else 0.0,  # reading took it off
+        black_level=None if args.black_level is None and args.dark is None else 0.0,  # reading took it off
         seed=args.seed,
         steps=run_in_order,
     )
@@ -52,9 +53,14 @@ def _captures(args: argparse.Namespace) -> list[Measurement]:
     """The frames of all captures, a file that is named twice once; of many, some that are spread over them."""
     levels = Levels(**values_for(Levels, args))
     options = ReadOptions(**values_for(ReadOptions, args), levels=levels)
-    found = find_files(args.measurement, [name for name in (args.mask, args.bad_pixels) if name])
+    check("refine", args)
+    found = find_files(args.measurement, [name for name in (args.mask, args.bad_pixels, args.dark) if name])
     files = list({file.resolve(): file for file in found}.values())
     check_files("refine", args, files)
     options = replace(options, levels=shared_levels(files, options))
     frames = [(opened, k) for opened in (open_measurement(file, options) for file in files) for k in opened.frames]
-    return [opened.read(k) for opened, k in frames[:: max(1, -(-len(frames) // MAX_CAPTURES))]]
+    chosen = [opened.read(k) for opened, k in frames[:: max(1, -(-len(frames) // MAX_CAPTURES))]]
+    if args.dark is None:
+        return chosen
+    dark = read_dark(args.dark)
+    return [less_dark(m, dark) for m in chosen]

@@ -15,6 +15,7 @@ from cassi.errors import InputError, OutputError
 from cassi.files.atomic import hdf5_target, replacing, signals_held
 from cassi.files.formats.hdf5 import label_axes
 from cassi.files.writing import check_output, plain_attributes
+from cassi.optics.measurement import any_bad
 
 if TYPE_CHECKING:
     import h5py
@@ -103,8 +104,9 @@ def gather_cubes(
 
     Args:
         path: .h5 or .hdf5 file to write: `/cube` (T, C, H, W), `/measurement` and `/residual` (T, H, W'), `/truth`,
-            `/wavelengths`, `/residuals` (T,), and `/together` (T,), the number of neighboring frames used for each; the
-            attributes `ok` and `verdict` state whether all frames fit the mask.
+            `/wavelengths`, `/residuals` (T,), and `/together` (T,), the number of neighboring frames used for each;
+            `/bad_pixels` (H, W'), what was left out of any; the attributes `ok` and `verdict` state whether all frames
+            fit the mask.
         results: files of `cassi.running.result.write_result`, in order of time. The first determines the arrays.
         attributes, overwrite: as for `write_arrays`.
 
@@ -118,6 +120,7 @@ def gather_cubes(
         raise InputError("no frames to gather; give at least one result")
     residuals, together, misfits = np.full(len(results), np.nan, "f4"), np.zeros(len(results), "f4"), []
     shapes: dict[str, tuple[int, ...]] = {}
+    bad: np.ndarray | None = None
     with cube_store(path, overwrite=overwrite) as store:
         for t, result in enumerate(results):
             with h5py.File(result) as frame:
@@ -136,12 +139,16 @@ def gather_cubes(
                     raise InputError(f"{result}: holds {content}, the first frame {shapes}; give frames of one run")
                 for name, shape in shapes.items():
                     store.add(name, t, frame[name][0] if frame[name].ndim > len(shape) else frame[name][:])
+                if "bad_pixels" in frame:
+                    bad = any_bad((bad, frame["bad_pixels"][:]))
                 residuals[t] = frame.attrs.get("residual", np.nan)
                 together[t] = json.loads(frame.attrs.get("parameters", "{}")).get("together", 0)
                 if not frame.attrs.get("ok", True):
                     misfits.append(str(frame.attrs.get("verdict", "")))
         store.put("residuals", residuals)
         store.put("together", together)
+        if bad is not None:
+            store.put("bad_pixels", bad)
         if misfits:
             verdict = f"{len(misfits)} of {len(results)} frames do not fit the mask; {misfits[0]}"
             store.state({"ok": False, "verdict": verdict})

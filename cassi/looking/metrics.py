@@ -1,8 +1,8 @@
 """Scores of an estimate against the truth, and a test whether a residual looks like noise.
 
 Every function takes torch tensors or NumPy arrays, computes in float64 one band at a time (so that a cube needs only a
-few band-sized buffers) and returns plain floats. Nothing is clipped; `score` clips the estimate to [0, 1] first, as is
-usual in the field.
+few band-sized buffers) and returns plain floats. Nothing is clipped; `score`, whose numbers the program prints, clips
+the estimate to [0, peak] first, as tables of the field usually do.
 """
 
 from __future__ import annotations

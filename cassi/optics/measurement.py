@@ -142,9 +142,40 @@ def any_bad(marked: Iterable[np.ndarray | None]) -> np.ndarray | None:
 
 
 def share_camera(measurements: Sequence[Measurement]) -> bool:
-    """Whether all have one mask and one dispersion."""
-    first = measurements[0]
-    return all(m.shifts == first.shifts and np.array_equal(m.mask, first.mask) for m in measurements)
+    """Whether all have one mask, one dispersion and, where they state any, one set of wavelengths."""
+    return not camera_difference(measurements)
+
+
+def check_camera(measurements: Sequence[Measurement]) -> None:
+    """Raise an InputError unless they `share_camera`; it names the two that do not."""
+    if difference := camera_difference(measurements):
+        raise InputError(
+            f"{difference}: one camera cannot be fitted to both; give captures of one camera, or one mask for all",
+            cures=("mask",),
+        )
+
+
+def camera_difference(measurements: Sequence[Measurement]) -> str:
+    """What the camera of the first measurement and that of another have unlike, in words; empty if all share one."""
+    first, stated = measurements[0], next((m for m in measurements if m.wavelengths is not None), measurements[0])
+    for k, m in enumerate(measurements[1:], start=2):
+        one, nm = first.source or "measurement 1", m.wavelengths
+        if m.mask.shape != first.mask.shape:
+            what = f"masks of {_sizes(first.mask)} and {_sizes(m.mask)} values"
+        elif not np.array_equal(m.mask, first.mask):
+            what = "different masks"
+        elif tuple(m.shifts) != tuple(first.shifts):
+            what = "different shifts"
+        elif nm is not None and stated.wavelengths is not None and not np.array_equal(nm, stated.wavelengths):
+            one, what = stated.source or one, "different wavelengths"
+        else:
+            continue
+        return f"{one} and {m.source or f'measurement {k}'} bring {what} along"
+    return ""
+
+
+def _sizes(values: np.ndarray) -> str:
+    return " x ".join(map(str, values.shape))
 
 
 def join_shots(shots: Sequence[Measurement]) -> Measurement:

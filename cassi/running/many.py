@@ -50,7 +50,7 @@ GROUPS_ON_DEVICE = 1 << 29  # bytes that `cassi.priors.nonlocal_lowrank` works i
 UNKNOWN = float("nan")
 RECORD = {  # of a finished frame
     "fingerprint": "", "residual": UNKNOWN, "seconds": UNKNOWN, "verdict": "", "ok": True, "against": "",
-    "method": "",
+    "method": "", "defects": 0,
 }  # fmt: skip
 
 
@@ -437,6 +437,7 @@ def _solve_and_write(
         "ok": check is None or check.matches,
         "against": "; ".join(result.concerns),
         "method": result.method,
+        "defects": 0 if result.camera is None else result.camera.defects,
     }
     write_result(job.cube, result, attributes={**attributes, **known}, overwrite=True)
     if after is not None:

@@ -16,7 +16,7 @@ from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
 from cassi.errors import Note
 from cassi.files import write_cube
-from cassi.optics.measurement import MaskCheck, Measurement
+from cassi.optics.measurement import MaskCheck, Measurement, any_bad
 from cassi.solvers.loop import ENDED, Record
 from cassi.version import PROGRAM
 
@@ -82,9 +82,19 @@ class Finished:
         return tuple(note for note in notes if Note(note).kind == CONCERN)
 
     def explain(self, *, verbose: bool = False) -> str:
-        """The choice in a few sentences, for a stack that of its first snapshot; with `verbose` all the evidence."""
+        """The choice in a few sentences, for a stack that of its first snapshot; with `verbose` all the evidence.
+
+        Then what is wrong with the detector, where something was found.
+        """
         scale = 1.0 if self.measurement is None else self.measurement.scale
-        return self.outcomes[0].explain(verbose=verbose, scale=scale)
+        choice = self.outcomes[0].explain(verbose=verbose, scale=scale)
+        return choice if self.camera is None or not self.camera.detector else f"{choice} {self.camera.detector}"
+
+    @property
+    def bad_pixels(self) -> np.ndarray | None:
+        """(H, W') bool, of K shots (K, H, W'): detector pixels that were left out, as given or as found; None: none."""
+        given = None if self.measurement is None else self.measurement.bad_pixels
+        return any_bad((given, None if self.camera is None else self.camera.left_out))
 
     def attributes(self) -> dict[str, object]:
         """What the file of a result says of it, by name; None where nothing is known."""
@@ -150,6 +160,7 @@ class Reconstruction(Finished):
             "truth": None if m is None else m.cube,
             "uncertainty": _array(self.uncertainty),
             "visibility": _array(self.visibility),
+            "bad_pixels": self.bad_pixels,
             "camera_mask": None if self.camera is None or not self.camera.accepted else self.camera.mask,
         }
         return {
@@ -203,7 +214,7 @@ def write_result(
     """Write a reconstruction with the measurement it came from and its provenance, see `cassi.files.write_cube`.
 
     Beside `/cube`, `/wavelengths` and `/history`: `/measurement`, `/residual` (y - Phi x), and where they are known
-    `/truth`, `/uncertainty` and `/visibility`; `attributes` are further provenance by name.
+    `/truth`, `/uncertainty`, `/visibility` and `/bad_pixels`; `attributes` are further provenance by name.
     """
     contents = result.contents()
     contents["attributes"] |= attributes or {}

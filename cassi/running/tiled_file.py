@@ -179,6 +179,8 @@ def tile_measurement(
         store.put("residual", residual_image)
         if m.cube is not None:
             store.put("truth", m.cube)
+        if result.bad_pixels is not None:
+            store.put("bad_pixels", result.bad_pixels)
         if scene.found is not None and scene.found.accepted:
             store.put("camera_mask", scene.found.mask)
         for name in Record._fields:
