@@ -80,7 +80,7 @@ class Loop:
         self._records = records
         self._every: int = min(READ_EVERY, getattr(monitor, "every", READ_EVERY))
         self._history: list[Record] = []
-        self._pending: list[tuple[float, Tensor]] = []  # seconds and sums of squares, not transferred yet
+        self._pending: list[tuple[float, Tensor]] = []  # seconds and sums of squares (n, 4, m), not transferred yet
         self._required: list[tuple[Tensor, str]] = []
         self._status: Status = "max_iters"
         self._done = False
@@ -93,11 +93,24 @@ class Loop:
             raise ValueError(message)
 
     def __iter__(self) -> Iterator[int]:
+        for block in self.blocks(1):
+            yield block[0]
+
+    def blocks(self, size: int) -> Iterator[range]:
+        """The iterations, `size` at a time, and those that are left; each block is closed by one `close`."""
         self._start = time.perf_counter()
-        for k in range(self._num_iters):
-            yield k
+        for k in range(0, self._num_iters, size):
+            yield range(k, min(k + size, self._num_iters))
             if self._done:
                 break
+
+    def block_size(self, launches: int) -> int:
+        """How many iterations a CUDA graph should hold, with `launches` in each: it is computed, recorded, repeated.
+
+        About sqrt(n / launches) of n need the fewest launches; a power of 2 that divides the interval of the records.
+        """
+        best = math.isqrt(max(1, self._num_iters // launches))
+        return math.gcd(1 << (best.bit_length() - 1), self._every)
 
     def compare(self, v: Tensor, v_old: Tensor, y_v: Tensor, y: Tensor) -> None:
         """Close iteration k with the residual |y_v - y| / |y| and the change |v - v_old| / |v_old|.
@@ -109,12 +122,17 @@ class Loop:
             ValueError: v and v_old differ in shape.
             FloatingPointError: residual or change is not finite.
         """
-        if not self._records:
+        if self._records:
+            self.close(v, squares_of(v, v_old, y_v, y)[None])
+
+    def close(self, v: Tensor, squares: Tensor | None) -> None:
+        """`compare` for n iterations, with `squares_of` each of them (n, 4, m); None without records."""
+        if squares is None:
             return
-        squares = _squares(y_v, y, v, v_old)
         self._pending.append((time.perf_counter() - self._start, squares))
-        last = len(self._history) + len(self._pending) == self._num_iters
-        if squares.is_cpu or last or len(self._pending) >= self._every:
+        pending = sum(len(some) for _, some in self._pending)
+        last = len(self._history) + pending == self._num_iters
+        if squares.is_cpu or last or pending >= self._every:
             self._append(v, self._transfer())
 
     def record(self, v: Tensor, *, residual: float, change: float) -> None:
@@ -125,16 +143,17 @@ class Loop:
         """Seconds, residual and change of the pending iterations, in a single transfer."""
         pending, self._pending = self._pending, []
         required, self._required = self._required, []
-        values = torch.stack([squares for _, squares in pending]).sum(-1)
+        values = torch.cat([squares for _, squares in pending]).sum(-1)
         if required:
             values = torch.cat([values.flatten(), *(condition.double().view(1) for condition, _ in required)])
         numbers = values.flatten().tolist()
-        for (_, message), holds in zip(required, numbers[4 * len(pending) :], strict=True):
+        times = [seconds for seconds, squares in pending for _ in squares]
+        for (_, message), holds in zip(required, numbers[4 * len(times) :], strict=True):
             if not holds:
                 raise ValueError(message)
         return [
             (seconds, _ratio(*numbers[4 * n : 4 * n + 2]), _ratio(*numbers[4 * n + 2 : 4 * n + 4]))
-            for n, (seconds, _) in enumerate(pending)
+            for n, seconds in enumerate(times)
         ]
 
     def _append(self, v: Tensor, numbers: list[tuple[float, float, float]]) -> None:
@@ -168,7 +187,7 @@ def relative_norm(difference: Tensor, reference: Tensor) -> float:
     return _ratio(*norms.square().tolist())
 
 
-def _squares(y_v: Tensor, y: Tensor, v: Tensor, v_old: Tensor) -> Tensor:
+def squares_of(v: Tensor, v_old: Tensor, y_v: Tensor, y: Tensor) -> Tensor:
     """Terms of |y_v - y|^2, |y|^2, |v - v_old|^2 and |v_old|^2 in float64, (4, n), without full-size temporaries.
 
     Raises:
