@@ -5,6 +5,7 @@
 
 import functools
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -36,6 +37,7 @@ from cassi.optics.protocol import Camera
 from cassi.optics.psf import gaussian_psf
 from cassi.priors.learned import shipped_prior
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
+from cassi.priors.spectral_basis import smooth_basis
 from cassi.priors.tv import TVDenoiser
 from cassi.running.many import SolveWith, _described
 from cassi.sequence.frames import InSequence
@@ -43,6 +45,7 @@ from cassi.settings import Settings
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 from cassi.solvers.subspace_tv import subspace_tv
+from cassi.solvers.unrolled import Steps, unrolled
 
 SIDE, BANDS = 32, 6
 WAVELENGTHS = np.linspace(450, 650, BANDS)
@@ -182,7 +185,7 @@ def test_the_default_keeps_to_its_budget():
         ledger.launches.clear()
         ledger.waits.clear()
         found = cassi.reconstruct(y, mask, device="cuda", **settings)
-        budgeted(ledger, 3_118, 73)
+        budgeted(ledger, 1_931, 73)
         assert found.plan.stages == expected.plan.stages
         close(found.cube, expected.cube)
 
@@ -209,6 +212,31 @@ def test_iterations_of_total_variation_and_what_they_wait_for():
         assert (many - few, late - early) == (64 // 4 * 2 + 4 * 2, 4), ledger.told()
         assert many <= 199, ledger.told()  # 1,200 without graphs
     assert seen == [*range(1, 17), *range(1, 129), *range(1, 193)]
+
+
+def test_a_network_is_recorded_once_for_all_calls_with_its_steps():
+    """Each with a snapshot, a noise and a level of its own."""
+    x, mask, y = scene()
+    B, prior = smooth_basis(BANDS, 5).float(), shipped_prior()
+    start = torch.einsum("kc,chw->khw", B, x)
+
+    def solve(device: str) -> list[Tensor]:
+        A, b, on = CASSI.from_step(mask.to(device), 2, BANDS), B.to(device), prior.on(torch.device(device))
+        steps = Steps(A, b, on)
+        calls = [(scale * t).to(device) for scale in (1.0, 0.8, 0.5) for t in (y, start, torch.full_like(y, 1e-3))]
+        return [
+            unrolled(A, y, b, on, z, variance=variance, level=0.3 + k / 10, steps=steps)[1]
+            for k, (y, z, variance) in enumerate(zip(*[iter(calls)] * 3, strict=True))
+        ]
+
+    with torch.no_grad():
+        expected = solve("cpu")
+        with pretend_cuda() as ledger:
+            found = solve("cuda:0")
+            close(torch.stack(found), torch.stack(expected))
+            launched = Counter(what for (what, _), n in ledger.launches.items() for _ in range(n))
+            assert launched["convolution"] == 2 * 28  # computed and recorded
+            assert launched["graph"] == 3 * (4 + 2) - 2
 
 
 def test_a_call_with_kept_filters():

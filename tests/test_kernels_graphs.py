@@ -17,10 +17,12 @@ from torch import Tensor
 from cassi import CASSI
 from cassi.kernels import graphs
 from cassi.kernels.graphs import Repeated
+from cassi.priors.learned import shipped_prior
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
 from cassi.priors.spectral_basis import smooth_basis
 from cassi.simulation.camera import random_mask
 from cassi.solvers.subspace_tv import subspace_tv
+from cassi.solvers.unrolled import Steps, unrolled
 
 
 def rotate(a: Tensor, b: Tensor, workspace: Tensor | None, c: Tensor) -> tuple[Tensor | None, ...]:
@@ -157,6 +159,24 @@ def test_graphs_on_cuda_give_the_cube_of_eager_launches(monkeypatch, prior):
     monkeypatch.setattr(Repeated, "__call__", lambda self, *tensors: list(self._f(*tensors)))
     eager = solve()
     assert torch.equal(graph[0], eager[0]) and graph[1] == eager[1]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_a_network_on_cuda_gives_with_graphs_what_it_gives_without(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    mask, x = random_mask(40, 48, generator=generator).float(), torch.rand(12, 40, 48, generator=generator).cumsum(-1)
+    A, B, prior = CASSI.from_step(mask, 2, 12).to("cuda"), smooth_basis(12, 12).float().cuda(), shipped_prior()
+    y, prior = A.forward(x.cuda()), prior.on(torch.device("cuda", 0))
+    start, steps = torch.einsum("kc,chw->khw", B, x.cuda()), Steps(A, B, prior)
+
+    def solve(scale: float) -> Tensor:
+        variance = torch.full_like(y, 1e-3 * scale)
+        return unrolled(A, scale * y, B, prior, start, variance=variance, level=12.0 * scale, steps=steps)[1]
+
+    with torch.no_grad():
+        graphs = [solve(scale) for scale in (1.0, 0.7, 0.5)]
+        monkeypatch.setattr(Repeated, "__call__", lambda self, *tensors: list(self._f(*tensors)))
+        torch.testing.assert_close(torch.stack(graphs), torch.stack([solve(scale) for scale in (1.0, 0.7, 0.5)]))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")

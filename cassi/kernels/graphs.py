@@ -72,8 +72,8 @@ def _put(places: Sequence[Tensor | None], values: Sequence[Tensor | None]) -> No
     pairs = [(p, v) for p, v in zip(places, values, strict=True) if p is not None and v is not None]
     moved = [(p, v) for p, v in pairs if p.data_ptr() != v.data_ptr()]
     taken = {p.data_ptr() for p, _ in moved}
-    for place, value in [(p, v.clone() if v.data_ptr() in taken else v) for p, v in moved]:
-        place.copy_(value)
+    if moved:
+        torch._foreach_copy_([p for p, _ in moved], [v.clone() if v.data_ptr() in taken else v for _, v in moved])
 
 
 def record(f: Callable[[], list[Tensor]], device: torch.device) -> tuple[Callable[[], None], list[Tensor]]:

@@ -90,11 +90,11 @@ class CorrectionNet(nn.Module):
         for p in (*self.leave.parameters(), *self.up_far.parameters()):
             nn.init.normal_(p, std=1e-3)  # so that a new network changes almost nothing
 
-    def forward(self, images: Tensor, stage: int, light: Tensor | None = None) -> Tensor:
+    def forward(self, images: Tensor, stage: int | Tensor, light: Tensor | None = None) -> Tensor:
         height, width = images.shape[-2:]
         x = F.pad(images.to(self.enter.weight.dtype), (0, -width % MULTIPLE, 0, -height % MULTIPLE), mode="replicate")
         x = F.pixel_unshuffle(x, 2).contiguous(memory_format=torch.channels_last)
-        bias = self.stage_bias[stage]
+        bias = self.stage_bias[stage] if isinstance(stage, int) else self.stage_bias.index_select(0, stage)
         if self.light is not None and light is not None:
             bias = bias + self.light(light)
         fine = self.fine_in(self.enter(x) + bias[..., None, None])
@@ -144,7 +144,7 @@ class LearnedPrior(nn.Module):
         return torch.arange(1, self.size.components + 1, device=self.log_tau.device, dtype=torch.float32) ** -1.4
 
     def forward(
-        self, z: Tensor, d: Tensor, seen: Tensor, noise: Tensor, memory: Tensor | None, stage: int,
+        self, z: Tensor, d: Tensor, seen: Tensor, noise: Tensor, memory: Tensor | None, stage: int | Tensor,
         light: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """One correction of N stacks of images, of up to K components.
@@ -153,7 +153,7 @@ class LearnedPrior(nn.Module):
             z, d: (N, K', H, W), K' <= K, in units of s.
             seen, noise: (N, 1, H, W).
             memory: of the previous call, (N, memory, H, W); None at first.
-            stage: 0 .. T - 1, the number of previous corrections.
+            stage: 0 .. T - 1, the number of previous corrections, or that as a tensor (1,).
             light: (N, K'), the mean of each image of the start, in units of s; used only by some networks.
 
         Returns:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from cassi.kernels.graphs import Repeated
 from cassi.optics.detector import object_levels
 from cassi.optics.protocol import Camera, check_measurement
 from cassi.priors.learned import LearnedPrior
@@ -30,6 +32,7 @@ def unrolled(
     variance: Tensor,
     level: float | None = None,
     monitor: Monitor | None = None,
+    steps: Steps | None = None,
 ) -> tuple[Result, Tensor]:
     """Correct coefficient images z of a cube x = B^T z alternately by a network and the measurement, T times.
 
@@ -64,6 +67,7 @@ def unrolled(
         variance: sigma^2 of y, like y, >= 0.
         level: L, in units of the cube; `object_level` times sum |y| / sum |Phi| 1 of each snapshot by default.
         monitor: as for `cassi.solvers.gap`; it receives z after each of the T stages.
+        steps: of this camera, basis and prior, which a GPU then records once for all calls that are given them.
 
     Returns:
         Result with the cube B^T z (..., C, H, W), and z.
@@ -84,7 +88,7 @@ def unrolled(
     if start.shape != (*batch, K, H, W):
         raise ValueError(f"start must be {(*batch, K, H, W)}, got {tuple(start.shape)}")
     loop = Loop(prior.size.stages, tol=0.0, monitor=monitor, name="learned prior")
-    *_, z = corrections(A, y, basis.to(y), prior, start, variance, level, loop)
+    *_, z = corrections(A, y, basis.to(y), prior, start, variance, level, loop, steps)
     return loop.result(synthesise(z, basis)), z
 
 
@@ -100,7 +104,7 @@ def error(x: Tensor, truth: Tensor) -> Tensor:
 
 def corrections(
     A: Camera, y: Tensor, B: Tensor, prior: LearnedPrior, start: Tensor, variance: Tensor,
-    level: Tensor | float | None = None, loop: Loop | None = None,
+    level: Tensor | float | None = None, loop: Loop | None = None, steps: Steps | None = None,
 ) -> Iterator[Tensor]:  # fmt: skip
     """z of `unrolled` after each of the T stages and after the last data step, without checks.
 
@@ -122,11 +126,8 @@ def corrections(
     n = analyse(A.adjoint((variance.sqrt() / D).masked_fill(dark, 0)), B)[..., :1, :, :]
     n = n / (L * seen.abs()).clamp(min=tiny)
 
-    def images(v: Tensor) -> Tensor:
-        return v.expand(*batch, *v.shape[-3:]).reshape(-1, *v.shape[-3:])
-
-    maps = images(seen[None]), images(n / (n + 0.1))
-    light = images(start / s).mean((-2, -1)) if prior.size.light else None
+    maps = _images(seen[None], batch), _images(n / (n + 0.1), batch)
+    light = _images(start / s, batch).mean((-2, -1)) if prior.size.light else None
     S = (prior.log_tau[:, :K].exp().to(y).view(-1, *(1,) * len(batch), K, 1, 1) * s).square()  # for all data steps
     SB = (S[..., 0] * B).detach()
     floor = prior.log_floor.exp().to(y).view(-1, *(1,) * L_y.ndim) * L_y.square()
@@ -135,26 +136,54 @@ def corrections(
     diagonal = (S.sum(-3) / B.shape[1]).view(-1, *L_y.shape)
     M = torch.addcmul(N, D, diagonal).detach().reciprocal()  # approximate inverse of the diagonal
 
-    zero = y.new_full((math.prod(batch), 1, 1), tiny)  # added to scalar products, so that 0 / 0 cannot occur
-    apply: Callable[..., Tensor] = _DataStep.apply
-
-    def data_step(z: Tensor, t: int) -> tuple[Tensor, Tensor]:
-        y_z = A.forward(synthesise(z, B))
-        return apply(A, B, S[t], SB[t], N[t], M[t], zero, y - y_z), y_z.detach()
-
-    z, h = start, None
-    d, _ = data_step(z, 0)
-    for t in range(prior.size.stages) if loop is None else loop:
-        z_old = z.detach()
-        f, g, h = prior(images(z / s), images(d / s), *maps, h, t, light)
-        z = torch.addcmul(z, s, f.view_as(z))
-        d, y_z = data_step(z, t + 1)
-        z = torch.addcmul(z, g.view_as(z), d)
+    steps = steps or Steps(A, B, prior)
+    t = torch.arange(prior.size.stages, device=y.device)
+    h = y.new_zeros((len(maps[0]), prior.size.memory, *A.cube_shape[1:]))
+    z, (*_, d, _) = start, steps.data(start, y, S[0], SB[0], N[0], M[0])
+    for k in range(prior.size.stages) if loop is None else loop:
+        z_old, given = z.detach(), (y, s, *maps, light, S[k + 1], SB[k + 1], N[k + 1], M[k + 1])
+        *_, z, d, h, y_z = steps.stage(z, d, h, t[k : k + 1], *given)
         if loop is not None:
             loop.compare(z.detach(), z_old, y_z, y)
         yield z
-    d, _ = data_step(z, prior.size.stages)
+    *_, d, _ = steps.data(z, y, S[-1], SB[-1], N[-1], M[-1])
     yield z + d
+
+
+class Steps:
+    """The steps of `unrolled` for a camera, a basis and a prior; on a GPU as CUDA graphs, see `Repeated`."""
+
+    def __init__(self, A: Camera, B: Tensor, prior: LearnedPrior) -> None:
+        self.data = Repeated(partial(_data_step, A, B), kept=0)
+        self.stage = Repeated(partial(_stage, A, B, prior), kept=0)
+
+
+def _images(v: Tensor, batch: Sequence[int]) -> Tensor:
+    return v.expand(*batch, *v.shape[-3:]).reshape(-1, *v.shape[-3:])
+
+
+def _data_step(
+    A: Camera, B: Tensor, z: Tensor, y: Tensor, S: Tensor, SB: Tensor, N: Tensor, M: Tensor
+) -> tuple[Tensor, ...]:
+    """What was given; d = R(y - Phi B^T z), and Phi B^T z."""
+    y_z = A.forward(synthesise(z, B))
+    # added to scalar products, so that 0 / 0 cannot occur
+    zero = y.new_full((math.prod(z.shape[:-3]), 1, 1), torch.finfo(y.dtype).tiny)
+    apply: Callable[..., Tensor] = _DataStep.apply
+    return z, y, S, SB, N, M, apply(A, B, S, SB, N, M, zero, y - y_z), y_z.detach()
+
+
+def _stage(
+    A: Camera, B: Tensor, prior: LearnedPrior, z: Tensor, d: Tensor, h: Tensor, t: Tensor, y: Tensor, s: Tensor,
+    seen: Tensor, noise: Tensor, light: Tensor | None, *data: Tensor,
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    """What was given; z, d and h after correction t, and Phi B^T z before its data step."""
+    batch = z.shape[:-3]
+    f, g, h_new = prior(_images(z / s, batch), _images(d / s, batch), seen, noise, h, t, light)
+    z_new = torch.addcmul(z, s, f.view_as(z))
+    *_, d_new, y_z = _data_step(A, B, z_new, y, *data)
+    z_new = torch.addcmul(z_new, g.view_as(z), d_new)
+    return z, d, h, t, y, s, seen, noise, light, *data, z_new, d_new, h_new, y_z
 
 
 class _DataStep(torch.autograd.Function):
