@@ -313,16 +313,16 @@ class _Launches(TorchDispatchMode):
 def _stand_in() -> ModuleType:
     """The kernels of `cassi.kernels.gpu`, as many launches as there, computed by those of the CPU."""
 
-    def run(name: str, launches: int, *args: Any) -> Any:
-        if not all(on_device(t) for t in tree_leaves(args) if isinstance(t, Tensor)):
+    def run(name: str, launches: int, *args: Any, **kwargs: Any) -> Any:
+        if not all(on_device(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)):
             raise ValueError(f"Pointer argument (at {name}) cannot be accessed from Triton (cpu tensor?) ({_site()})")
         _launch(f"triton {name}", launches)
 
         def compute() -> Any:
             with torch._C.DisableTorchFunctionSubclass():
-                return _put(getattr(cpu, name)(*_bare(args)))
+                return _put(getattr(cpu, name)(*_bare(args), **_bare(kwargs)))
 
-        return _noted(name, compute, *args)
+        return _noted(name, compute, *args, kwargs)
 
     def tv_steps(u: Tensor, weight: Tensor, q: Tensor, spare: Tensor | None, num_iters: int, memory: float) -> Any:
         run("tv_steps", num_iters + 1 + (memory != 1), u, weight, q, None, num_iters, memory)

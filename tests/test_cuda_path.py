@@ -160,6 +160,51 @@ def test_many_stages():
         close(reconstruct("cuda", plan=plan).cube, expected.cube)
 
 
+def test_frames_of_a_stack_with_a_plan_are_solved_together(monkeypatch):
+    """Of different brightness and noise, one of another scene: each cube is that of its frame alone, to rounding."""
+    plan = replace(default().plan, stages=(Tv(20), NonLocal(0.5, 9), Learned(), NonLocal(0.25, 2, 4.0)))
+    plan = replace(plan, learned=shipped_prior())
+    x, mask, y = scene()
+    A = CASSI.from_step(mask, 2, BANDS)
+    stack = torch.stack([y, 0.5 * y, 3 * A.forward(x.flip(-2)), 0.1 * y, A.forward(x.flip(0))])
+    expected = [reconstruct("cpu", one, plan=plan) for one in stack]
+    monkeypatch.setattr("cassi.running.pipeline.TOGETHER", 3)
+    said = []
+    with pretend_cuda() as ledger:
+        reconstruct("cuda", stack[:1], plan=plan)  # what is kept is computed
+        ledger.launches.clear()
+        reconstruct("cuda", stack[:1], plan=plan)
+        alone = ledger.launches.total()
+        ledger.launches.clear()
+        found = reconstruct("cuda", stack, plan=plan, progress=lambda step, share: said.append(step))
+        assert ledger.launches.total() < 4.2 * alone, ledger.told()
+        assert list(dict.fromkeys(said)) == ["run 1 of 5, final run", "run 4 of 5, final run"]
+        for cube, one in zip(found.cube, expected, strict=True):
+            close(cube, one.cube)
+    for outcome, one in zip(found.outcomes, expected, strict=True):
+        assert outcome.level == pytest.approx(one.outcomes[0].level, rel=1e-6)
+        assert outcome.discrepancy == pytest.approx(one.outcomes[0].discrepancy, rel=1e-3)
+        assert outcome.plan.noise.beta == pytest.approx(one.plan.noise.beta, rel=1e-6)
+
+
+@pytest.mark.parametrize("alone", ["a monitor", "a budget", "no memory", "a stage of its own"])
+def test_frames_that_are_solved_alone(monkeypatch, alone):
+    plan, options = replace(default().plan, stages=(Tv(4),)), {}
+    if alone == "a monitor":
+        options = {"monitor": lambda record, z: len(z.shape) > 3}
+    elif alone == "a budget":
+        options = {"budget": 1000.0}
+    elif alone == "a stage of its own":
+        monkeypatch.setattr(Tv, "together", False)
+    monkeypatch.setattr("cassi.running.pipeline.solve_together", None)
+    stack = torch.stack([scene()[2], 0.5 * scene()[2]])
+    with pretend_cuda(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if alone == "no memory":
+            monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 20, 16 << 30))
+        assert len(reconstruct("cuda", stack, plan=plan, **options).cube) == 2
+
+
 @pytest.mark.slow
 def test_a_side_photograph():
     picture = scene()[0].mean(0).numpy()

@@ -238,7 +238,7 @@ def test_the_default_solver(nonnegative, triton_kernels, use):
     counter = use(triton_kernels)
     assert state.z.is_contiguous()  # of others the kernels take none: einsum gives a batch other strides
     found, same = run()
-    assert counter.calls > 3 * 3  # data step, dual steps, and comparison of each iteration
+    assert counter.calls > 1 + 2 * 3  # data step of all, dual steps and comparison of each iteration
     torch.testing.assert_close(found.x, expected.x, rtol=1e-9, atol=1e-10)
     torch.testing.assert_close(same.q, state.q, rtol=1e-9, atol=1e-10)
     for a, b in zip(found.history, expected.history, strict=True):

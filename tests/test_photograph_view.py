@@ -29,8 +29,8 @@ def test_the_pass_in_one_is_the_pass_in_steps():
     """The step that asks the camera for its own pass gives what forward and adjoint give."""
 
     class Stepwise(SideView):
-        def subspace_step_(self, *args: object) -> bool:
-            return False
+        def fused_step(self, *args: object) -> None:
+            return None
 
     A = CASSI(random(16, 16).float(), (0, 1, 2, 3))
     R, w = random(2, 4, seed=1).float(), random(2, 16, 16, seed=2).float()

@@ -135,6 +135,18 @@ def reconstruct_auto(
     return _outcome(A, y, state, watch, plan, evidence, settings)
 
 
+def repeat_plans(A: Camera, y: Tensor, plans: Sequence[Plan], settings: Settings, watch: Watch) -> list[Outcome]:
+    """Repeat a plan for N snapshots y (N, ...) of brightness 1 together; `plans` differ in their noise alone.
+
+    Each cube is that of its snapshot alone, to rounding. The records are those of all together, and where they
+    converge, they end together.
+    """
+    variance = torch.stack([plan.noise.variance(one) for plan, one in zip(plans, y, strict=True)])
+    state = repeat_stages(A, y, replace(plans[0].problem(y), variance=variance), plans[0].stages, watch)
+    alone = (replace(state, x=x, run=None) for x in state.x)
+    return [_outcome(A, one, end, watch, plan, None, settings) for one, end, plan in zip(y, alone, plans, strict=True)]
+
+
 def choose_plan(
     A: Block,
     y: Tensor,

@@ -216,6 +216,7 @@ class Stage(Protocol):
         may_stop_early: it is of use even if time ends it early.
         in_tiles: it can solve the tiles of a frame separately, without seams.
         per_frame: of a frame and its neighbors it is given the frame's own shot alone.
+        together: it can solve a batch of frames.
     """
 
     key: ClassVar[str]
@@ -224,6 +225,7 @@ class Stage(Protocol):
     may_stop_early: ClassVar[bool] = False
     in_tiles: ClassVar[bool] = True
     per_frame: ClassVar[bool] = False
+    together: ClassVar[bool] = False
 
     @property
     def name(self) -> str:
@@ -248,7 +250,7 @@ class Tv(Stage):
     num_iters: int
 
     key, name, words = "tv", "total variation", "total variation"
-    may_stop_early = True
+    may_stop_early = together = True
 
     def __post_init__(self) -> None:
         check_count("num_iters", self.num_iters)
@@ -289,6 +291,7 @@ class NonLocal(Stage):
     noise: float | None = 1.0
 
     key, words = "nonlocal", "a non-local prior"
+    together = True
     MATCH, ITERATION = 90.0, 5.0  # cost
 
     def __post_init__(self) -> None:
@@ -360,7 +363,7 @@ class Learned(Stage):
     """
 
     key, name, words = "learned", "learned", "a learned prior"
-    needs_network = per_frame = True
+    needs_network = per_frame = together = True
     STAGE = 30.0  # cost
     cost = Size.stages * STAGE
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from cassi.kernels import cpu
 from cassi.kernels.dispatch import kernels
 from cassi.kernels.shift_sum import shift_sum
 from cassi.optics.blurred import BlurredCASSI
-from cassi.optics.protocol import Camera, cached, checked_weights, reciprocal
+from cassi.optics.protocol import Camera, FusedStep, cached, checked_weights, reciprocal
 from cassi.optics.single_disperser import CASSI
 
 
@@ -165,20 +166,18 @@ class MultiShot(Camera):
         """Largest singular value of Phi: exact if the dispersion is shared, else from below, to about 0.1 %."""
         return float(self._eigen[0].max().clamp(min=0).sqrt()) if self.exact else super().norm()
 
-    def subspace_step_(
-        self, z: Tensor, z_new: Tensor, y: Tensor, e: Tensor, u: Tensor | None, y_z: Tensor, B: Tensor,
-        gamma: Tensor, omega: Tensor, step: float,
-    ) -> bool:  # fmt: skip
-        """`Camera.subspace_step_` in one kernel, on the CPU and for a single scene."""
-        if not self.exact or z.ndim != 3:
-            return False
+    def fused_step(self, y: Tensor, B: Tensor, gamma: Tensor, omega: Tensor, step: float) -> FusedStep | None:
+        """`Camera.fused_step` in one kernel, on the CPU and for a single scene."""
+        if not self.exact or y.ndim != 3:
+            return None
         vectors = self._eigen[1]
         masks, weights = self._stacked
-        if kernels(z, z_new, y, e, u, y_z, B, vectors, masks, weights, gamma, omega) is not cpu:
-            return False
-        shifts = self._whole_shifts
-        cpu.subspace_step(z, z_new, y, e, u, y_z, B, masks, shifts, weights, gamma, omega, step, vectors)
-        return True
+        if kernels(y, B, vectors, masks, weights, gamma, omega) is not cpu:
+            return None
+        return partial(
+            cpu.subspace_step, y=y, basis=B, mask=masks, shifts=self._whole_shifts, weights=weights, gamma=gamma,
+            omega=omega, step=step, modes=vectors,
+        )  # fmt: skip
 
     @property
     def _whole_shifts(self) -> tuple[int, ...]:

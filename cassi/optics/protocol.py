@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +14,12 @@ from torch import Tensor
 from cassi.kernels.linear import conjugate_gradients, largest_eigenvalue, linear_map
 
 T = TypeVar("T")
+
+
+class FusedStep(Protocol):
+    """See `Camera.fused_step`."""
+
+    def __call__(self, z: Tensor, z_new: Tensor, *, e: Tensor, u: Tensor | None, y_z: Tensor) -> None: ...
 
 
 class cached(cached_property[T]):
@@ -238,16 +244,23 @@ class Camera(ABC):
         self.check_step(v, x, y, y_x, y_v, rho)
         return False
 
+    def fused_step(self, y: Tensor, B: Tensor, gamma: Tensor, omega: Tensor, step: float) -> FusedStep | None:
+        """One iteration of `cassi.solvers.subspace_tv` up to the prox, fused and in place; here there is none.
+
+        Of y, B, and gamma and omega along the `modes`. It reads z; writes e, u, z_new and y_z = A B^T z; all are
+        contiguous, and like y.
+        """
+        return None
+
     def subspace_step_(
         self, z: Tensor, z_new: Tensor, y: Tensor, e: Tensor, u: Tensor | None, y_z: Tensor, B: Tensor,
         gamma: Tensor, omega: Tensor, step: float,
     ) -> bool:  # fmt: skip
-        """One iteration of `cassi.solvers.subspace_tv` up to the prox, fused and in place.
-
-        Reads z, y, B, and gamma and omega along the `modes`; writes e, u, z_new and y_z = A B^T z. Returns whether the
-        step was computed; here False.
-        """
-        return False
+        """Compute `fused_step`; returns whether there is one."""
+        fused = self.fused_step(y, B, gamma, omega, step)
+        if fused is not None:
+            fused(z, z_new, e=e, u=u, y_z=y_z)
+        return fused is not None
 
     # checks
 

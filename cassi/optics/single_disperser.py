@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
 from cassi.kernels.dispatch import kernels
 from cassi.kernels.shift_sum import shift_back, shift_sum
 from cassi.optics.coded_aperture import CodedAperture
-from cassi.optics.protocol import cached, reciprocal
+from cassi.optics.protocol import FusedStep, cached, reciprocal
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -108,16 +109,15 @@ class CASSI(CodedAperture):
         fast.data_step(v, y, mask, self.shifts, weights, gram, rho, accelerate, x, y_x, y_v)
         return True
 
-    def subspace_step_(
-        self, z: Tensor, z_new: Tensor, y: Tensor, e: Tensor, u: Tensor | None, y_z: Tensor, B: Tensor,
-        gamma: Tensor, omega: Tensor, step: float,
-    ) -> bool:  # fmt: skip
-        """`Camera.subspace_step_` in one kernel, if the device has one."""
-        fast = kernels(z, z_new, y, e, u, y_z, B, self.mask, self.weights, gamma, omega)
+    def fused_step(self, y: Tensor, B: Tensor, gamma: Tensor, omega: Tensor, step: float) -> FusedStep | None:
+        """`Camera.fused_step` in one kernel, if the device has one."""
+        fast = kernels(y, B, self.mask, self.weights, gamma, omega)
         if fast is None:
-            return False
-        fast.subspace_step(z, z_new, y, e, u, y_z, B, self.mask, self.shifts, self.weights, gamma, omega, step)
-        return True
+            return None
+        return partial(
+            fast.subspace_step, y=y, basis=B, mask=self.mask, shifts=self.shifts, weights=self.weights, gamma=gamma,
+            omega=omega, step=step,
+        )  # fmt: skip
 
     def visibility(self) -> Tensor:
         """diag(Phi^+ Phi) = w^2 m_c^2 / gram_diag, (C, H, W); 0 behind a closed mask element or a bad pixel.

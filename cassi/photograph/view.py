@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.multi_shot import MultiShot
-from cassi.optics.protocol import Camera, checked_weights
+from cassi.optics.protocol import Camera, FusedStep, checked_weights
 from cassi.optics.single_disperser import CASSI
 
 
@@ -132,29 +132,25 @@ class SideView(Camera):
         light = self.sensitivity.square() @ variances.to(self.sensitivity)
         return self.stack(self.camera.row_variance(variances), self._w**2 * light.view(-1, 1, 1))
 
-    def subspace_step_(
-        self, z: Tensor, z_new: Tensor, y: Tensor, e: Tensor, u: Tensor | None, y_z: Tensor, B: Tensor,
-        gamma: Tensor, omega: Tensor, step: float,
-    ) -> bool:  # fmt: skip
+    def fused_step(self, y: Tensor, B: Tensor, gamma: Tensor, omega: Tensor, step: float) -> FusedStep | None:
         """The fused step of the camera, plus the residual of the photograph, K values per pixel."""
         f, s = self._first, self._side
         # several shots step along the modes of their Gram matrix, which differ from those of this camera
-        if (
-            self.num_shots > 1
-            or y.ndim != 3
-            or not self.camera.subspace_step_(
-                z, z_new, f(y), f(e), u, f(y_z), B, f(gamma).contiguous(), f(omega).contiguous(), step
-            )
-        ):
-            return False
+        if self.num_shots > 1 or y.ndim != 3:
+            return None
+        first = self.camera.fused_step(f(y), B, f(gamma).contiguous(), f(omega).contiguous(), step)
         RB = self.sensitivity @ B.T
-        y_z[self.num_shots :, :, self.cube_shape[-1] :] = 0
-        torch.mul(torch.einsum("kc,chw->khw", RB, z), self._w, out=s(y_z))
-        r = s(y) - s(y_z)
-        s(e).add_(r).mul_(s(gamma))
-        r.add_(s(e)).mul_(s(omega)).mul_(self._w)
-        z_new.add_(torch.einsum("kc,khw->chw", RB, r))
-        return True
+
+        def fused(z: Tensor, z_new: Tensor, *, e: Tensor, u: Tensor | None, y_z: Tensor) -> None:
+            first(z, z_new, e=f(e), u=u, y_z=f(y_z))  # type: ignore[misc]
+            y_z[self.num_shots :, :, self.cube_shape[-1] :] = 0
+            torch.mul(torch.einsum("kc,chw->khw", RB, z), self._w, out=s(y_z))
+            r = s(y) - s(y_z)
+            s(e).add_(r).mul_(s(gamma))
+            r.add_(s(e)).mul_(s(omega)).mul_(self._w)
+            z_new.add_(torch.einsum("kc,khw->chw", RB, r))
+
+        return None if first is None else fused
 
 
 def scale_masks(camera: Camera, light: Tensor) -> Camera | None:

@@ -34,7 +34,7 @@ from cassi.kernels.dispatch import pick_device
 from cassi.kernels.threads import num_cores
 from cassi.priors.learned import LearnedPrior
 from cassi.running.arguments import load
-from cassi.running.pipeline import Listener, reconstruct_measurement
+from cassi.running.pipeline import CUBES_AT_ONCE, Listener, frames_that_fit, reconstruct_measurement
 from cassi.running.progress import StepBar
 from cassi.running.reconstruct import reconstruct
 from cassi.running.result import Reconstruction, write_result
@@ -45,8 +45,6 @@ from cassi.version import PROGRAM
 if TYPE_CHECKING:
     from cassi.optics.measurement import Measurement
 
-CUBES_AT_ONCE = 24  # working memory of a reconstruction, in cubes, generously
-GROUPS_ON_DEVICE = 1 << 29  # bytes that `cassi.priors.nonlocal_lowrank` works in besides, on a GPU, at most
 UNKNOWN = float("nan")
 RECORD = {  # of a finished frame
     "fingerprint": "", "residual": UNKNOWN, "seconds": UNKNOWN, "verdict": "", "ok": True, "against": "",
@@ -360,21 +358,18 @@ def locked(root: Path) -> Iterator[Path]:
 def _at_once(read: Callable[..., Measurement], solve: object, frames: Sequence[Frame]) -> int:
     """How many frames of the first one's size to compute: one a core (four on a GPU), as memory allows; at least 1."""
     device = pick_device(getattr(solve, "settings", Settings()).device)
-    values, free, most = 1, 0, 4
+    values = 1
     for frame in frames:
         with suppress(Exception):  # its worker will say what is wrong with it
             first = _read(read, frame)
             values = len(first.shifts) * int(np.prod(first.mask.shape[-2:]))
             break
     if device.type == "cuda":
-        free = torch.cuda.mem_get_info(device)[0]
-    else:
-        import psutil
+        return min(4, frames_that_fit(device, values))
+    import psutil
 
-        free = psutil.virtual_memory().available
-        most = num_cores()
-    one = CUBES_AT_ONCE * 4 * values + GROUPS_ON_DEVICE * (device.type == "cuda")
-    return int(max(1, min(most, free // one)))
+    free = psutil.virtual_memory().available
+    return int(max(1, min(num_cores(), free // (CUBES_AT_ONCE * values * torch.float32.itemsize))))
 
 
 @contextmanager

@@ -20,9 +20,9 @@ The way through, from the call to the arithmetic of a default run:
     reconstruct_auto           choice/automatic.py         a pilot chooses noise and spectra
     run_stages                 choice/automatic.py         total variation, then what the judge accepts
     Tv.run                     choice/stages.py            one stage
-    subspace_tv                solvers/subspace_tv.py      its equation, with `forward` and `adjoint`
-    CASSI.subspace_step_       optics/single_disperser.py  the same for this camera in one kernel, if there is one
-    subspace_step              kernels/cpu.py              on a CPU, `gpu.py` on CUDA
+    subspace_tv                solvers/subspace_tv.py      its equation
+    subspace_tv.<locals>.iterate  solvers/subspace_tv.py   lines of code for lines of it, with `forward` and `adjoint`
+    subspace_step              kernels/cpu.py              `CASSI.fused_step`: the same in one; `gpu.py` on CUDA
     share_out                  kernels/threads.py          runs `_subspace_step`, the loop over pixels, on all cores
 
 The prox of total variation is `tv_steps` (priors/tv.py, on a CPU kernels/cpu_tv.py), the pilot `explore_snapshot`
@@ -38,14 +38,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from cassi.calibration import found_camera
 from cassi.calibration.found_camera import FoundCamera
-from cassi.choice.automatic import reconstruct_auto
+from cassi.choice.automatic import reconstruct_auto, repeat_plans
 from cassi.choice.by_name import solve_by_name
 from cassi.choice.doubts import CONCERN
 from cassi.choice.outcome import Outcome
@@ -66,6 +66,9 @@ from cassi.running.white import check_white, reflectance, white_concerns
 from cassi.settings import Progress, Settings
 from cassi.solvers.loop import Monitor, relative_norm
 
+TOGETHER = 2**4  # frames that a GPU solves at a time, at most
+CUBES_AT_ONCE = 24  # working memory of a reconstruction, in cubes, generously
+GROUPS_ON_DEVICE = 1 << 29  # bytes that `cassi.priors.nonlocal_lowrank` works in besides, on a GPU, at most
 NEAR = ("displaced", "bands or blur")  # kinds of a misfit that a search for the camera may end
 # What puts right a mask that does not fit.
 CURES = {"displaced": ("align",), "bands or blur": ("align",), "reversed": ("step",), "bands": ("num_bands", "step")}
@@ -165,8 +168,14 @@ def solve_frames(scene: Scene, settings: Settings, listener: Listener, start: fl
         from cassi.photograph.solver import check_side, solve_beside  # loads much that no other run needs
 
         check_side(side, scene.A.cube_shape[0], scene.num_scenes)
-    outcomes = []
+    outcomes: list[Outcome] = []
+    several = together(scene, settings, listener)
     for k, y in enumerate(scene.frames):
+        if k < len(outcomes):  # solved with others
+            continue
+        if several > 1:
+            outcomes += solve_together(scene, settings, listener, range(k, min(k + several, scene.num_scenes)))
+            continue
         level, name = brightness(scene.A, y), run_label(k, scene.num_scenes)
         watch = Watch(listener.monitor, _prefixed(listener.progress, name), deadline(settings, start, scene, k))
         one, nm = scale_plan(settings, level), scene.wavelengths
@@ -181,6 +190,34 @@ def solve_frames(scene: Scene, settings: Settings, listener: Listener, start: fl
             outcome = solve_beside(scene.A, y / level, outcome, side, scene.wavelengths, settings, watch)
         outcomes.append(with_scene_facts(outcome.scaled(level), scene, k))
     return outcomes
+
+
+def together(scene: Scene, settings: Settings, listener: Listener) -> int:
+    """How many frames are solved at a time: on a GPU as many as its memory holds, where a plan leaves nothing open."""
+    plan, device = settings.plan, scene.A.device
+    watched = listener.monitor is not None or settings.budget is not None  # each frame by itself
+    if device.type != "cuda" or settings.solver != "auto" or not isinstance(plan, Plan) or watched:
+        return 1
+    fit = all(stage.together for stage in plan.stages) and frames_that_fit(device, math.prod(scene.A.cube_shape))
+    return min(TOGETHER, scene.num_scenes, fit or 1)
+
+
+def frames_that_fit(device: torch.device, values: int) -> int:
+    """How many frames with cubes of this many values fit into the free memory of a GPU together; at least 1."""
+    one = CUBES_AT_ONCE * values * torch.float32.itemsize + GROUPS_ON_DEVICE
+    return max(1, torch.cuda.mem_get_info(device)[0] // one)
+
+
+def solve_together(scene: Scene, settings: Settings, listener: Listener, ks: range) -> list[Outcome]:
+    """`solve_frames` for some frames in one batch, with the plan of the settings."""
+    frames = scene.frames[ks.start : ks.stop]
+    levels = [brightness(scene.A, y) for y in frames]
+    plans = [cast(Plan, scale_plan(settings, level).plan) for level in levels]
+    plans[0].check_bands(scene.A.cube_shape[0])
+    scaled = torch.stack([y / level for y, level in zip(frames, levels, strict=True)])
+    watch = Watch(progress=_prefixed(listener.progress, run_label(ks.start, scene.num_scenes)))
+    found = repeat_plans(scene.A, scaled, plans, settings, watch)
+    return [with_scene_facts(one.scaled(level), scene, k) for k, one, level in zip(ks, found, levels, strict=True)]
 
 
 def deadline(settings: Settings, start: float, scene: Scene, k: int) -> float:

@@ -118,16 +118,17 @@ def subspace_tv(
     a = (PRIOR_STRENGTH / lam**2) * sigma2 * inverse
     # omega is omega D^+ of the docstring
     gamma, omega = (t.expand(y.shape).contiguous() for t in (1 - a.clamp(max=1), inverse / a.clamp(min=1)))
-    e = torch.zeros_like(y) if state is None else state.e.clone()
+    copied = partial(torch.clone, memory_format=torch.contiguous_format)
+    e = torch.zeros_like(y) if state is None else copied(state.e)
     if state is None:
         z = analyse(A.adjoint(_scale(y.clone(), omega, V)), B).contiguous()
         q = z.new_zeros((2, *z.shape))
     else:
-        z, q = state.z.clone(), state.q.clone()
+        z, q = copied(state.z), copied(state.q)
     u = None
     if nonnegative:
         batch = y.shape[: y.ndim - len(A.measurement_shape)]
-        u = z.new_zeros((*batch, *A.cube_shape)) if state is None or state.u is None else state.u.clone()
+        u = z.new_zeros((*batch, *A.cube_shape)) if state is None or state.u is None else copied(state.u)
     z_new, y_z = torch.empty_like(z), torch.empty_like(y)
     spare = torch.empty_like(q) if denoise is None and q.is_cuda else None
     if denoise is None:
@@ -135,6 +136,7 @@ def subspace_tv(
         w = coefficient_weights(len(B), y.device).to(y).view(-1, 1, 1) * level  # lambda w
     z_last, e_last = (z.clone(), e.clone()) if momentum else (None, None)
     c = STEP / (3 * (1 + momentum) * (1 + 2 * momentum))
+    fused = A.fused_step(y, B, gamma, omega, c)
 
     def iterate(
         ks: range, z: Tensor, e: Tensor, q: Tensor, u: Tensor | None, z_last: Tensor | None, e_last: Tensor | None,
@@ -143,7 +145,9 @@ def subspace_tv(
         """The state after the iterations k, and what each of them changed."""
         squares = []
         for k in ks:
-            if not A.subspace_step_(z, z_new, y, e, u, y_z, B, gamma, omega, c):
+            if fused is not None:  # the lines up to `analyse` in one pass
+                fused(z, z_new, e=e, u=u, y_z=y_z)
+            else:
                 x = synthesise(z, B)
                 y_z = A.forward(x)
                 r = y - y_z
@@ -167,8 +171,8 @@ def subspace_tv(
             z, z_new = z_new, z
         return z, e, q, u, z_last, e_last, z_new, y_z, spare, torch.stack(squares) if records else None
 
-    repeats = records and (denoise is None or getattr(denoise, "repeats", False))
-    size = loop.block_size(LAUNCHES) if repeats and y.is_cuda else 1
+    repeats = y.is_cuda and records and (denoise is None or getattr(denoise, "repeats", False))
+    size = loop.block_size(LAUNCHES) if repeats else 1
     block = Repeated(partial(iterate, range(size)), kept=6)
     tensors: list[Any] = [z, e, q, u, z_last, e_last, z_new, y_z, spare]
     for ks in loop.blocks(size):
