@@ -102,7 +102,9 @@ def test_the_tables_of_a_gpu_are_made(hurried):
     assert text.startswith("the CPU; not measured on a GPU")
     rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
     assert rows[0] == "16 x 16 x 4" and rows[1:4] == ["forward", "adjoint", "pseudo-inverse"]
-    assert rows[-4:] == ["default", "a training step", "as a CUDA graph", "eager"] and len(rows) >= 11
+    frames = ["frames", "a frame", "a frame with a plan", "16 frames with a plan, each"]
+    assert rows[-8:] == ["default", *frames, "a training step", "as a CUDA graph", "eager"] and len(rows) >= 15
+    assert "Cubes of a stack and of its frames alone differ by 0.0e+00" in text  # on a CPU one after the other
     assert text.count("Self CPU time total") == 2
 
 

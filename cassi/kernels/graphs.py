@@ -32,7 +32,7 @@ class Repeated:
     """
 
     def __init__(self, f: Callable[..., Sequence[Any]], kept: int) -> None:
-        self._f, self._kept = f, kept
+        self.f, self._kept = f, kept
         self._called = self._refused = False
         self._replay: Callable[[], None] | None = None
         self._tensors: list[Tensor | None] = []  # what the graph reads and writes
@@ -44,7 +44,7 @@ class Repeated:
             device = next(t.device for t in tensors if t is not None)
             eager = device.type != "cuda" or torch.cuda.is_current_stream_capturing()
             if eager or self._refused or not self._called:
-                values = list(self._f(*tensors))
+                values = list(self.f(*tensors))
                 self._called = not eager
                 self._refused |= any(t is not None and t.requires_grad for t in values)
                 return values
@@ -55,14 +55,14 @@ class Repeated:
                 self._refused = True
                 reason = (str(error).strip() or type(error).__name__).splitlines()[0]
                 warnings.warn(f"no CUDA graph, launches go on one by one: {reason}", stacklevel=3)
-                return list(self._f(*tensors))
+                return list(self.f(*tensors))
         else:
             _put(self._tensors, tensors)
         self._replay()
         return [*self._tensors, *(t.clone() for t in self._found)]
 
     def _step(self) -> list[Tensor]:
-        values = list(self._f(*self._tensors))
+        values = list(self.f(*self._tensors))
         _put(self._tensors[: self._kept], values[: self._kept])
         return values[len(self._tensors) :]
 

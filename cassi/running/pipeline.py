@@ -199,7 +199,8 @@ def together(scene: Scene, settings: Settings, listener: Listener) -> int:
     if device.type != "cuda" or settings.solver != "auto" or not isinstance(plan, Plan) or watched:
         return 1
     fit = all(stage.together for stage in plan.stages) and frames_that_fit(device, math.prod(scene.A.cube_shape))
-    return min(TOGETHER, scene.num_scenes, fit or 1)
+    batches = math.ceil(scene.num_scenes / min(TOGETHER, fit or 1))
+    return math.ceil(scene.num_scenes / batches)
 
 
 def frames_that_fit(device: torch.device, values: int) -> int:

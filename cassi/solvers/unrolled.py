@@ -139,7 +139,8 @@ def corrections(
     steps = steps or Steps(A, B, prior)
     t = torch.arange(prior.size.stages, device=y.device)
     h = y.new_zeros((len(maps[0]), prior.size.memory, *A.cube_shape[1:]))
-    z, (*_, d, _) = start, steps.data(start, y, S[0], SB[0], N[0], M[0])
+    z = start.contiguous()  # as kernels want it; that of a batch may not be
+    *_, d, _ = steps.data(z, y, S[0], SB[0], N[0], M[0])
     for k in range(prior.size.stages) if loop is None else loop:
         z_old, given = z.detach(), (y, s, *maps, light, S[k + 1], SB[k + 1], N[k + 1], M[k + 1])
         *_, z, d, h, y_z = steps.stage(z, d, h, t[k : k + 1], *given)

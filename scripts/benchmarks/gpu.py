@@ -1,4 +1,4 @@
-"""A GPU in under six minutes: its speed against the CPU, profiles of a run and of a training step, and its tests."""
+"""A GPU in under six minutes: its speed against the CPU, with CUDA graphs and without, profiles, and its tests."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -19,10 +22,12 @@ from training.scenes import Pictures, Scenes
 
 from benchmarks.timing import time_in_turns
 from cassi import reconstruct
+from cassi.kernels.graphs import Repeated
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.learned import LearnedPrior, Size, shipped_prior
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
 from cassi.priors.spectral_basis import coefficient_weights, smooth_basis
+from cassi.running.pipeline import TOGETHER
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 from cassi.solvers.subspace_tv import subspace_tv
@@ -35,7 +40,7 @@ MAX_SECONDS = 200  # that the tests may take [s]
 
 
 def gpu(device: torch.device, *, side: int = 256, bands: int = 28, seconds: float = 4.0, tests: bool = True) -> str:
-    """Speed, two profiles and tests as Markdown.
+    """Speed, frames alone and together, two profiles and tests as Markdown.
 
     Args:
         device: a GPU, which is compared with the CPU; the CPU itself only shows that all of this runs.
@@ -53,6 +58,7 @@ def gpu(device: torch.device, *, side: int = 256, bands: int = 28, seconds: floa
 
     parts = [f"{name}; {versions}; float32."]
     parts.append(_speed(device, mask, y, x, default, seconds))
+    parts.append(_frames(device, mask, y, x, options, seconds))
     parts.append(_profile("The default", partial(default, device), device))
     size = (80, 160) if side > 160 else (16, 24)
     graph, eager = _training_step(device, size)
@@ -135,6 +141,40 @@ def _speed(
         ratio = times["CPU"] / times["GPU"]
         lines.append(f"| {name} | {1e3 * times['GPU']:.3g} | {1e3 * times['CPU']:.3g} | {ratio:.3g} |")
     return "\n".join(lines)
+
+
+def _frames(
+    device: torch.device, mask: torch.Tensor, y: torch.Tensor, x: torch.Tensor, options: dict[str, Any], seconds: float
+) -> str:
+    """Milliseconds a frame with CUDA graphs and without, alone and of a stack; and how far their cubes are apart."""
+    A = CASSI.from_step(mask, options["step"], len(x))
+    stack = torch.stack([A.forward(x.roll(k, -1)) for k in range(TOGETHER)])
+    plan = reconstruct(y, mask, device=device, **options).plan
+    ways = {
+        "a frame": (y, None),
+        "a frame with a plan": (y, plan),
+        f"{TOGETHER} frames with a plan, each": (stack, plan),
+    }
+
+    def solve(name: str) -> torch.Tensor:
+        frames, plan = ways[name]
+        return reconstruct(frames, mask, device=device, plan=plan, **options).cube
+
+    times, cubes = [], []
+    for graphs in (True, False):
+        with nullcontext() if graphs else patch.object(Repeated, "__call__", lambda self, *given: list(self.f(*given))):
+            times.append(time_in_turns({name: partial(solve, name) for name in ways}, device=device, seconds=seconds))
+            cubes.append([solve(name) for name in ways])
+    lines = ["| frames | with CUDA graphs, ms | without, ms | difference of the cubes |", "|---|---|---|---|"]
+    for name, one, other in zip(ways, *cubes, strict=True):
+        count = len(one) if one.ndim > x.ndim else 1
+        each = [f"{1e3 * some[name] / count:.3g}" for some in times]
+        lines.append(f"| {name} | {each[0]} | {each[1]} | {float((one - other).abs().max() / other.max()):.1e} |")
+    alone = torch.stack([reconstruct(one, mask, device=device, plan=plan, **options).cube for one in stack[:2]])
+    apart = float((cubes[0][-1][:2] - alone).abs().max() / alone.max())
+    return (
+        "\n".join(lines) + f"\n\nCubes of a stack and of its frames alone differ by {apart:.1e} of the largest value."
+    )
 
 
 def _training_step(device: torch.device, size: tuple[int, int]) -> tuple[Callable[[], object], Callable[[], object]]:
