@@ -7,6 +7,7 @@ import gc
 import warnings
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -158,7 +159,9 @@ def test_graphs_on_cuda_give_the_cube_of_eager_launches(monkeypatch, prior):
         graph = solve()
     monkeypatch.setattr(Repeated, "__call__", lambda self, *tensors: list(self.f(*tensors)))
     eager = solve()
-    assert torch.equal(graph[0], eager[0]) and graph[1] == eager[1]
+    if prior == "total variation":
+        assert torch.equal(graph[0], eager[0]) and graph[1] == eager[1]
+    torch.testing.assert_close(graph[0], eager[0], rtol=1e-4, atol=1e-4)  # cuBLAS may choose by its stream
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
@@ -177,6 +180,26 @@ def test_a_network_on_cuda_gives_with_graphs_what_it_gives_without(monkeypatch):
         graphs = [solve(scale) for scale in (1.0, 0.7, 0.5)]
         monkeypatch.setattr(Repeated, "__call__", lambda self, *tensors: list(self.f(*tensors)))
         torch.testing.assert_close(torch.stack(graphs), torch.stack([solve(scale) for scale in (1.0, 0.7, 0.5)]))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_on_cuda_threads_record_side_by_side():
+    """As those of many snapshots do."""
+    generator = torch.Generator().manual_seed(0)
+    mask = random_mask(40, 48, generator=generator).float()
+    A, B = CASSI.from_step(mask, 2, 8).to("cuda"), smooth_basis(8, 4).float().cuda()
+    frames = [A.forward(torch.rand(8, 40, 48, generator=generator).cumsum(-1).cuda()) for _ in range(8)]
+
+    def solve(y: Tensor) -> Tensor:
+        _, start = subspace_tv(A, y, B, num_iters=100)
+        return subspace_tv(A, y, B, num_iters=50, state=start, denoise=NonlocalDenoiser(0.5), momentum=1 / 3)[0].x
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        expected = [solve(y) for y in frames]
+        with ThreadPoolExecutor(4) as pool:
+            for found, one in zip(pool.map(solve, frames), expected, strict=True):
+                torch.testing.assert_close(found, one, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")

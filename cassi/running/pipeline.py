@@ -206,7 +206,8 @@ def together(scene: Scene, settings: Settings, listener: Listener) -> int:
 def frames_that_fit(device: torch.device, values: int) -> int:
     """How many frames with cubes of this many values fit into the free memory of a GPU together; at least 1."""
     one = CUBES_AT_ONCE * values * torch.float32.itemsize + GROUPS_ON_DEVICE
-    return max(1, torch.cuda.mem_get_info(device)[0] // one)
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by torch, for what comes
+    return max(1, (torch.cuda.mem_get_info(device)[0] + kept) // one)
 
 
 def solve_together(scene: Scene, settings: Settings, listener: Listener, ks: range) -> list[Outcome]:
