@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,6 +17,10 @@ from hypothesis import HealthCheck, settings
 # Before anything is imported that reads it: as many processes as cores work here, and idle threads of BLAS and OpenMP
 # spin, which costs the others their cores. What programs that tests start do with threads, they do with one, too.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Bytecode is kept as machine code of the kernels is, also where the environment forbids it: else each of the processes
+# that tests start compiles the package again, and each of those that test rewrites all assertions.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 if TYPE_CHECKING:  # the process that hands tests to others starts them sooner without
     import torch

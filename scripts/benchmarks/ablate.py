@@ -11,7 +11,7 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,11 +190,12 @@ def ablate(
     lines = ["| constant | value | default is better by [dB] | worst | best | +- | seconds, times |", "|---" * 7 + "|"]
     with ExitStack() as stack:
 
-        def pool(*made: Change) -> ProcessPoolExecutor:
-            one = ProcessPoolExecutor(1, mp_context=context, initializer=start, initargs=(made,))
-            return stack.enter_context(one)
+        def pool(change: Change) -> ProcessPoolExecutor:
+            return stack.enter_context(
+                ProcessPoolExecutor(1, mp_context=context, initializer=start, initargs=((change,),))
+            )
 
-        default, others = pool(), [pool(change) for change in parsed]
+        others, default = [pool(change) for change in parsed], stack.enter_context(ThreadPoolExecutor(1))
         pairs: dict[Change, list[Pair]] = {change: [] for change in parsed}
         for scene in names:
             for noise in noises:
