@@ -286,10 +286,10 @@ class Settings:
         why="it fixes the iterations, of total variation alone",
     )  # fmt: skip
     tv_weight: float | None = setting(
-        None, "weight of TV, relative to the cube's mean level (not for auto)", "--tv-weight", value="W", type=number,
+        None, "weight of TV, relative to the cube's brightness (not for auto)", "--tv-weight", value="W", type=number,
         above=0.0, excludes=("solver=auto", "solver=least-squares"),
     )  # fmt: skip
-    """For "admm-tv" and "fista-tv" relative to the mean level times the mean of gram_diag."""
+    """For "admm-tv" and "fista-tv" relative to the brightness times the mean of gram_diag."""
     plan: PathLike | Plan | None = setting(
         None, "follow the plan of an earlier result (--save-plan): noise, spectra and priors are not chosen again",
         "--plan", value="FILE", reads=True, needs=AUTO,
@@ -337,7 +337,7 @@ class Settings:
         return isinstance(self.camera, str) and self.camera in ("find", "align") and self.psf is None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for the record of a result: of files their names, of objects that they were given."""
+        """Plain values, for the record of a result: of files and what was read from one the name, of others "given"."""
         return {one.name: _plain(getattr(self, one.name)) for one in fields(self) if one.metadata["recorded"]}
 
 
@@ -390,4 +390,4 @@ def _plain(value: Any) -> Any:
         return value.tolist()
     if type(value).__name__ == "device":
         return str(value)
-    return value if value is None or isinstance(value, int | float) else "given"
+    return value if value is None or isinstance(value, int | float) else getattr(value, "source", "") or "given"

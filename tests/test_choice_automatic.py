@@ -97,7 +97,7 @@ def test_the_noise_is_found_and_not_fitted(still_life, found):
 def test_unknown_noise_is_what_total_variation_leaves(still_life, found):
     A, _, _y, noisy = still_life
     split = Split.of(A, noisy.y, 0)
-    first = automatic.explore_snapshot(split, 12, CameraNoise(), Settings()).plan
+    first = automatic.explore_snapshot(split, 12, CameraNoise(), Settings(), split.y, brightness(A, split.y))[0]
     problem, watch = first.problem(noisy.y, brightness(split.A_train, split.y_train)), stages.Watch()
     x = stages.Tv(200).run(split.A_train, split.y_train, problem, None, watch).x
     left, plan = noise.fit_noise(split, split.misfit(x.clamp(min=0)).square()), found["noisy"].plan

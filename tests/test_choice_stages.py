@@ -91,7 +91,7 @@ def test_another_prior_forgets_the_multiplier(shot):
     denoise = shot.problem.non_local(shot.A, shot.y, 0.3)
     expected, _ = subspace_tv(
         shot.A, shot.y, shot.problem.basis, variance=shot.problem.variance,
-        tv_weight=shot.problem.weight(shot.A, shot.y), num_iters=2, denoise=denoise, momentum=1 / 3,
+        tv_weight=shot.problem.level(shot.A, shot.y), num_iters=2, denoise=denoise, momentum=1 / 3,
         state=replace(start.run, e=0 * start.run.e),
     )  # fmt: skip
     torch.testing.assert_close(found.x, expected.x)
@@ -118,7 +118,7 @@ def test_held_out_pixels_choose_how_much_the_noise_counts(shot, errors, chosen):
 def test_every_prior_is_relative_to_the_level_of_the_objects(shot, stage):
     problem = replace(shot.problem, learned=stirred(SIZE))
     start = Tv(10).run(shot.A, shot.y, problem, None, Watch())
-    settings = (replace(problem, brightness=b, level=level) for b, level in ((3.0, 1.0), (1.0, 3.0), (1.0, 1.0)))
+    settings = (replace(problem, brightness=b, relative_level=r) for b, r in ((3.0, 1.0), (1.0, 3.0), (1.0, 1.0)))
     bright, prominent, neither = (stage.run(shot.A, shot.y, one, start, Watch()).x for one in settings)
     assert torch.equal(bright, prominent) and not torch.allclose(bright, neither, rtol=1e-3)
 
@@ -340,9 +340,8 @@ def test_an_exploration_of_bright_objects_in_the_dark_raises_the_level(shot):
     x[:, 10:14, 10:14] = 1.0
     levels = []
     for scene in (shot.x, x):
-        levels.append(
-            explore_snapshot(Split.of(shot.A, shot.A.forward(scene), 0), 6, CameraNoise(), Settings()).plan.level
-        )
+        y = shot.A.forward(scene)
+        levels.append(explore_snapshot(Split.of(shot.A, y, 0), 6, CameraNoise(), Settings(), y, 1.0)[0].relative_level)
     assert levels[0] == 1.0
     assert levels[1] > 2
 

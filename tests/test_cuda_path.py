@@ -182,7 +182,7 @@ def test_frames_of_a_stack_with_a_plan_are_solved_together(monkeypatch):
         for cube, one in zip(found.cube, expected, strict=True):
             close(cube, one.cube)
     for outcome, one in zip(found.outcomes, expected, strict=True):
-        assert outcome.level == pytest.approx(one.outcomes[0].level, rel=1e-6)
+        assert outcome.brightness == pytest.approx(one.outcomes[0].brightness, rel=1e-6)
         assert outcome.discrepancy == pytest.approx(one.outcomes[0].discrepancy, rel=1e-3)
         assert outcome.plan.noise.beta == pytest.approx(one.plan.noise.beta, rel=1e-6)
 

@@ -101,7 +101,7 @@ class Adapt(Stage):
         examples = list(_simulate_snapshots(A, y, problem, state.x.clamp(min=0), self.before, watch, should_stop))
         if watch.over:
             return state
-        generator, B, level = torch.Generator().manual_seed(0), problem.smooth.to(y), problem.weight(A, y)
+        generator, B, level = torch.Generator().manual_seed(0), problem.smooth.to(y), problem.level(A, y)
         prior = copy.deepcopy(problem.learned.on(y.device)).requires_grad_(True)
         adam = Adam(list(prior.parameters()))
         with torch.enable_grad():

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import cast
 
@@ -120,18 +120,16 @@ def reconstruct_auto(
         return _outcome(A, y, state, watch, plan, None, settings)
     watch.report("trials", 0.0)
     axis = A.cube_shape[0] if wavelengths is None else wavelengths
-    split, part = Split.of(A, y, settings.seed), window(A, y)
+    split, part, bright = Split.of(A, y, settings.seed), window(A, y), brightness(A, y)
     A_train, y_train = split.A_train, split.y_train
     if part is None or not croppable(A_train):
-        exploration = explore_snapshot(split, axis, noise, settings)
+        plan, bases = explore_snapshot(split, axis, noise, settings, y, bright)
     else:
-        exploration = explore_snapshot(
-            Split.of(*crop(A_train, y_train, *part), settings.seed), axis, noise, settings, frame=(A, y)
-        )
-        plan = _relearn_basis_on_frame(exploration.plan, A_train, y_train, axis, watch)
-        exploration = replace(exploration, plan=plan)
+        window_split = Split.of(*crop(A_train, y_train, *part), settings.seed)
+        plan, bases = explore_snapshot(window_split, axis, noise, settings, y, bright)
+        plan = _relearn_basis_on_frame(plan, A_train, y_train, axis, watch)
     watch.report("trials", 1.0)
-    state, plan, evidence = run_stages(split, exploration, noise, settings, watch)
+    state, plan, evidence = run_stages(split, plan, bases, bright, noise, settings, watch)
     return _outcome(A, y, state, watch, plan, evidence, settings)
 
 
@@ -165,10 +163,11 @@ def choose_plan(
     axis = A.cube_shape[0] if wavelengths is None else wavelengths
     part = window(A, y)
     split = Split.of(*((A, y) if part is None else crop(A, y, *part)), settings.seed)
-    exploration = explore_snapshot(split, axis, noise, settings, frame=(A, y))
+    bright = brightness(A, y)
+    plan, bases = explore_snapshot(split, axis, noise, settings, y, bright)
     steps = 1 + (0 if part is None else len(_parts(A)))
     inner = Watch(progress=lambda step, share: watch.report("trials", share / steps))
-    _, plan, evidence = run_stages(split, exploration, noise, settings, inner)
+    _, plan, evidence = run_stages(split, plan, bases, bright, noise, settings, inner)
     return (plan if part is None else _relearn_basis_on_frame(plan, A, y, axis, watch)), replace(evidence, part=part)
 
 
@@ -202,45 +201,37 @@ def window(A: Camera, y: Tensor) -> tuple[slice, slice] | None:
     return None if whole else highest_variance_window(y, size, WINDOW)
 
 
-@dataclass(frozen=True, eq=False)
-class Exploration:
-    """The result of a pilot: the problem to be solved, as a plan without stages, the evidence, and the brightness."""
-
-    plan: Plan
-    bases: tuple[BasisError, ...]
-    brightness: float
-
-
 def explore_snapshot(
     split: Split,
     axis: int | Sequence[float] | np.ndarray,
     noise: CameraNoise,
     settings: Settings,
-    *,
-    frame: tuple[Camera, Tensor] | None = None,
-) -> Exploration:
-    """Estimate noise, spectra and level of a snapshot, of a part of `frame`, or of a batch of frames of one scene."""
+    frame: Tensor,
+    bright: float,
+) -> tuple[Plan, tuple[BasisError, ...]]:
+    """Choose the plan, without stages, by a pilot on a snapshot `frame` of this brightness, a part of it, or a batch.
+
+    Returned with the spectral bases that were compared.
+    """
     A, y = split.A, split.y
     smooth = pilot_basis(A, axis)
     estimated, x = estimate_noise(split, smooth)
     model = estimated if noise.gain is None else noise.model()
-    whole, snapshot = frame or (A, y)
-    level = float(object_level(snapshot, snapshot.ndim))
+    relative_level = float(object_level(frame, frame.ndim))
     scene = scene_basis(x)
     plain = axis if isinstance(axis, int) else tuple(float(v) for v in axis)
-    bright = brightness(whole, snapshot)
-    problem = Problem(scene, model.variance(y), bright, level, axis=plain)
+    problem = Problem(scene, model.variance(y), bright, relative_level, axis=plain)
     bases = {SCENE: scene}
     if len(smooth) < A.num_bands and narrowness(split, x) > MIN_NARROWNESS:
         bases[NARROW] = narrow_basis(split, problem)
     name, vectors, errors = choose_basis(split, problem, bases)
-    plan = Plan(name, vectors, model, level, (), learned_prior(A, settings), plain)
-    return Exploration(plan, errors, bright)
+    return Plan(name, vectors, model, relative_level, (), learned_prior(A, settings), plain), errors
 
 
 def run_stages(
-    split: Split, exploration: Exploration, noise: CameraNoise, settings: Settings, watch: Watch
-) -> tuple[State, Plan, Evidence]:
+    split: Split, plan: Plan, bases: tuple[BasisError, ...], bright: float, noise: CameraNoise, settings: Settings,
+    watch: Watch,
+) -> tuple[State, Plan, Evidence]:  # fmt: skip
     """Run the stages, judged by the held-out pixels of this split; returned with the complete plan and the evidence.
 
     Unknown noise is estimated from the residual of total variation: the pilot's includes the error of smooth spectra.
@@ -250,8 +241,7 @@ def run_stages(
     first, chains = default_stages(split.A, settings)
     judged = settings.prior == "auto" and bool(chains)
     watch.expected = first.cost + max(map(cost, chains), default=0.0)
-    plan = exploration.plan
-    problem = plan.problem(split.y, exploration.brightness)
+    problem = plan.problem(split.y, bright)
     state = first.run(split.A_train, split.y_train, problem, None, watch)
     verdict = split.verdict(state.x, imprint=judged)
     if noise.gain is None:
@@ -260,7 +250,7 @@ def run_stages(
     state, trials = run_chains(split, problem, state, () if watch.over else chains, watch, verdict if judged else None)
     error = next((trial.held_out_error for trial in reversed(trials) if trial.accepted), None)
     error = split.error(state.x.clamp(min=0)) if error is None else error
-    evidence = Evidence(exploration.bases, trials, error, len(split.indices), settings.seed, part=None)
+    evidence = Evidence(bases, trials, error, len(split.indices), settings.seed, part=None)
     return state, replace(plan, stages=state.stages), evidence
 
 

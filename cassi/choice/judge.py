@@ -3,7 +3,7 @@
     d_j = (1 + a)^2 e_old,j^2 - e_new,j^2,        z = mean(d) / (std(d) / sqrt(n))
 
 e are errors at held-out detector pixels, a is the share by which the new candidate's may be larger, and z is the margin
-in standard errors. Each decision requires one of three levels of z. The mask's imprint, to which held-out pixels are
+in standard errors. Each decision requires one of three limits of z. The mask's imprint, to which held-out pixels are
 almost blind, is judged beside it.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-NOT_WORSE, EVEN, BETTER, CLEARLY_BETTER = -1.0, 0.0, 2.0, 3.0  # levels of z
+NOT_WORSE, EVEN, BETTER, CLEARLY_BETTER = -1.0, 0.0, 2.0, 3.0  # limits of z
 # A better prior may fit single pixels a little worse: the share it may add to the error, and to the imprint.
 MARGIN = 0.1
 # Held-out errors are 0.004 to 0.06 through the right camera, down to 1,000 electrons, 0.03 to 0.04 for real captures

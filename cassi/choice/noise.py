@@ -126,16 +126,16 @@ class _BestCube:
                 self.error, self.squared, self.cube = error, misfit.square(), x
 
 
-def _fit_variance(level: Tensor, squared: Tensor) -> tuple[float, float]:
-    """Fit alpha, beta >= 0 of E[squared] = alpha level + beta through the means of the dark and of the bright half.
+def _fit_variance(light: Tensor, squared: Tensor) -> tuple[float, float]:
+    """Fit alpha, beta >= 0 of E[squared] = alpha light + beta through the means of the dark and of the bright half.
 
     beta keeps at least a tenth of the dark half's mean: no camera is without noise in the dark.
     """
-    order = torch.argsort(level, stable=True)
+    order = torch.argsort(light, stable=True)
     middle = len(order) // 2
     dark, bright = order[: max(1, middle)], order[middle:]
-    dark_level, dark_squared = float(level[dark].mean()), float(squared[dark].mean())
-    rise, run = float(squared[bright].mean()) - dark_squared, float(level[bright].mean()) - dark_level
-    max_alpha = 0.9 * dark_squared / dark_level if dark_level > 0 else math.inf
+    dark_light, dark_squared = float(light[dark].mean()), float(squared[dark].mean())
+    rise, run = float(squared[bright].mean()) - dark_squared, float(light[bright].mean()) - dark_light
+    max_alpha = 0.9 * dark_squared / dark_light if dark_light > 0 else math.inf
     alpha = min(rise / run, max_alpha) if rise > 0 and run > 0 else 0.0
-    return alpha, dark_squared - alpha * dark_level
+    return alpha, dark_squared - alpha * dark_light

@@ -74,7 +74,7 @@ class Outcome:
         uncertainty: standard deviation of each voxel, like the cube, if asked for.
         discrepancy: mean of residual^2 / variance, about 1 if the noise model is right (Morozov, 1966); None without
             noise.
-        level: the snapshot was divided by it, and the cube multiplied.
+        brightness: the snapshot was divided by it, and the cube multiplied.
         black_level: subtracted from the snapshot, in its unit.
         black_level_estimated: from the snapshot itself.
         side: how a side picture was used; None if there was none.
@@ -89,26 +89,26 @@ class Outcome:
     evidence: Evidence | None = None
     uncertainty: Tensor | None = None
     discrepancy: float | None = None
-    level: float = 1.0
+    brightness: float = 1.0
     black_level: float = 0.0
     black_level_estimated: bool = False
     side: SideEvidence | None = None
     stage_starts: tuple[tuple[int, str], ...] = ()
     doubt: str = ""
 
-    def scaled(self, level: float) -> Outcome:
-        """The outcome for a snapshot and cube multiplied by `level`."""
+    def scaled(self, factor: float) -> Outcome:
+        """The outcome for a snapshot and cube multiplied by `factor`."""
         return replace(
             self,
-            result=replace(self.result, x=self.result.x * level),
-            plan=None if self.plan is None else self.plan.scaled(level),
-            uncertainty=None if self.uncertainty is None else self.uncertainty * level,
-            level=self.level * level,
+            result=replace(self.result, x=self.result.x * factor),
+            plan=None if self.plan is None else self.plan.scaled(factor),
+            uncertainty=None if self.uncertainty is None else self.uncertainty * factor,
+            brightness=self.brightness * factor,
         )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values that JSON can hold; noise and levels in the unit of y."""
-        values: dict[str, Any] = {"solver": self.solver, **self.settings, "level": self.level}
+        values: dict[str, Any] = {"solver": self.solver, **self.settings, "level": self.brightness}
         if self.black_level:
             values["black_level"] = self.black_level
         if self.side is not None:
@@ -206,7 +206,7 @@ def _evidence(outcome: Outcome) -> list[str]:
         return _in_short(outcome)
     words = [
         f"Noise from {plan.noise.source}: variance {plan.noise.alpha:.3g} y + {plan.noise.beta:.3g} in the unit of y. "
-        f"Weights are for objects of {plan.level:.2g} x the mean brightness."
+        f"Weights are for objects of {plan.relative_level:.2g} x the mean brightness."
     ]
     if len(evidence.bases) > 1:
         errors = "; ".join(f"{basis.basis}: {basis.held_out_error:.2%}" for basis in evidence.bases)

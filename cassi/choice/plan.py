@@ -26,19 +26,21 @@ class Plan:
             all bands free.
         vectors: (K, C), the basis itself.
         noise: variance of y; where unknown, with the residual of total variation.
-        level: of prominent objects, in units of the mean brightness: the weights of priors are relative to it.
+        relative_level: of the objects, in units of the mean brightness: the weights of priors are relative to it.
         stages: in order, see `cassi.choice.stages`.
         learned: the network of its stages; None without one.
         axis: number of bands or their wavelengths, for the smooth basis of the network.
+        source: name of the file it was read from.
     """
 
     basis: str
     vectors: Tensor = field(repr=False)
     noise: NoiseModel
-    level: float
+    relative_level: float
     stages: Chain
     learned: LearnedPrior | None = field(default=None, repr=False)
     axis: int | tuple[float, ...] | None = None
+    source: str = ""
 
     @property
     def prior(self) -> str:
@@ -52,7 +54,8 @@ class Plan:
 
     def problem(self, y: Tensor, brightness: float | None = None) -> Problem:
         """The problem that its stages solve for a snapshot; `brightness` as for `Problem`."""
-        return Problem(self.vectors.to(y), self.noise.variance(y), brightness, self.level, self.learned, self.axis)
+        basis, variance = self.vectors.to(y), self.noise.variance(y)
+        return Problem(basis, variance, brightness, self.relative_level, self.learned, self.axis)
 
     def check_bands(self, num_bands: int) -> None:
         """Raise InputError for a camera with another number of bands than that of the plan."""
@@ -72,7 +75,7 @@ class Plan:
             "basis": self.basis,
             "vectors": self.vectors.double().cpu().tolist(),
             "noise": self.noise.as_dict(),
-            "level": self.level,
+            "level": self.relative_level,
             "stages": as_list(self.stages),
             "axis": list(self.axis) if isinstance(self.axis, tuple) else self.axis,
         }

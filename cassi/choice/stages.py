@@ -51,7 +51,7 @@ class Problem:
         variance: of y, like y or a number.
         brightness: that the weights of priors are relative to; None: of the snapshot itself. A tile has that of its
             frame.
-        level: of a `Plan`; the weights are relative to brightness * level.
+        relative_level: of a `Plan`.
         learned: the network of `Learned`; None where there is none.
         axis: number of bands or their wavelengths, for its smooth basis.
         verdict: judges a cube (C, H, W) by held-out pixels; None: stages make no choices.
@@ -60,7 +60,7 @@ class Problem:
     basis: Tensor
     variance: Tensor
     brightness: float | None = None
-    level: float = 1.0
+    relative_level: float = 1.0
     learned: LearnedPrior | None = None
     axis: int | Sequence[float] | np.ndarray | None = None
     verdict: Callable[[Tensor], Verdict] | None = None
@@ -86,14 +86,14 @@ class Problem:
         """Of the network through a camera, the same for all its stages."""
         return self._steps.setdefault(A, Steps(A, B, prior))
 
-    def weight(self, A: Camera, y: Tensor) -> float:
-        """brightness * level: lambda of `subspace_tv`, L of `unrolled`, the unit of the weights of priors."""
-        return self.level * (brightness(A, y) if self.brightness is None else self.brightness)
+    def level(self, A: Camera, y: Tensor) -> float:
+        """Of the objects: lambda of `subspace_tv`, L of `unrolled`, the unit of the weights of priors."""
+        return self.relative_level * (brightness(A, y) if self.brightness is None else self.brightness)
 
     def non_local(self, A: Camera, y: Tensor, sigma: float) -> Denoiser:
         """Make a non-local denoiser, sigma in units of the weights of TV."""
         stride = STRIDE if len(A.measurement_shape) == 2 else STRIDE_OF_SEVERAL
-        return NonlocalDenoiser(sigma * self.weight(A, y) * self.relative, patch=PATCH, stride=stride)
+        return NonlocalDenoiser(sigma * self.level(A, y) * self.relative, patch=PATCH, stride=stride)
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,7 +264,7 @@ class Tv(Stage):
     ) -> State:
         state, watch = state or State(y), watch or Watch()  # y stands for a cube that nobody reads
         result, run = subspace_tv(
-            A, y, problem.basis, variance=problem.variance, tv_weight=problem.weight(A, y), num_iters=self.num_iters,
+            A, y, problem.basis, variance=problem.variance, tv_weight=problem.level(A, y), num_iters=self.num_iters,
             tol=TOL, state=state.run, monitor=watch.stage_monitor(state.history, 1.0),
         )  # fmt: skip
         return state.followed_by(result, run, self)
@@ -276,7 +276,7 @@ class NonLocal(Stage):
 
     A fixed linear denoiser is a convex prior, so the iteration converges.
 
-    The filters pass components above the noise level unchanged, with the noise in them. Where noise counts more, less
+    The filters pass components above the noise unchanged, with the noise in them. Where noise counts more, less
     of it is fitted, and less of faint texture. Which is better depends on scene and noise, by up to 6 dB, and held-out
     pixels decide: noise counts four times as much as long as they are predicted better after a few iterations.
 
@@ -315,14 +315,14 @@ class NonLocal(Stage):
         if state is None or state.run is None:
             raise ValueError("the non-local prior starts from a cube of total variation; put Tv before")
         start = replace(state.run, e=torch.zeros_like(state.run.e))  # the multiplier of another prior
-        denoise, weight = problem.non_local(A, y, self.sigma), problem.weight(A, y)
+        denoise, level = problem.non_local(A, y, self.sigma), problem.level(A, y)
 
         def solve(
             num_iters: int, noise: float, start: SubspaceState, monitor: Monitor | None = None
         ) -> tuple[Result, SubspaceState]:
             variance = problem.variance if noise == 1 else noise * problem.variance
             return subspace_tv(
-                A, y, problem.basis, variance=variance, tv_weight=weight, num_iters=num_iters, state=start,
+                A, y, problem.basis, variance=variance, tv_weight=level, num_iters=num_iters, state=start,
                 denoise=denoise, momentum=MAX_MOMENTUM, monitor=monitor,
             )  # fmt: skip
 
@@ -377,7 +377,7 @@ class Learned(Stage):
         variance = torch.as_tensor(problem.variance, dtype=y.dtype, device=y.device).expand(y.shape)
         with torch.no_grad():
             result, _ = unrolled(
-                A, y - A.forward(rest), B, prior, start, variance=variance, level=problem.weight(A, y),
+                A, y - A.forward(rest), B, prior, start, variance=variance, level=problem.level(A, y),
                 monitor=watch.stage_monitor(state.history, self.STAGE), steps=problem.steps(A, B, prior),
             )  # fmt: skip
         x = result.x + rest

@@ -77,13 +77,13 @@ def bootstrap(
     return Bootstrap(each.square().mean(0), float(each.abs().median()), held_out_error)
 
 
-def standard_deviation(repeats: Bootstrap, x: Tensor, level: float) -> Tensor:
+def standard_deviation(repeats: Bootstrap, x: Tensor, brightness: float) -> Tensor:
     """Estimate the standard deviation of each voxel's error, (C, H, W), from a cube's bootstrap, edges and brightness.
 
         sigma / L = exp(1.26) (b / L)^0.56 (g / L)^0.23 (median / L)^0.49 h^0.10
 
-    L is `level`, b the bootstrap's root mean square and g that of the cube's gradient, both over 5 x 5 pixels (b over 3
-    bands too), median and h (`Bootstrap.held_out_error`) are of the whole scene. The exponents sum to more than 1:
+    L is the brightness, b the bootstrap's root mean square and g that of the cube's gradient, both over 5 x 5 pixels (b
+    over 3 bands too), median and h (`Bootstrap.held_out_error`) are of the whole scene. The exponents sum to over 1:
     errors grow faster than the bootstrap's, as the detail that a cube lacks of its scene is missing in its repeats too.
     They maximise the likelihood (errors / sigma with Student's distribution, 10 degrees of freedom) on 54 snapshots of
     9 scenes, which `python scripts/benchmark.py coverage` leaves out. There 75 % of the default's errors are within one
@@ -91,11 +91,11 @@ def standard_deviation(repeats: Bootstrap, x: Tensor, level: float) -> Tensor:
     """
     slopes = torch.gradient(x, dim=[d for d in (-2, -1) if x.shape[d] > 1])
     gradient = _box(torch.stack([slope.square() for slope in slopes]).sum(0), 1) if slopes else torch.zeros_like(x)
-    whole = OFFSET + TYPICAL * math.log(max(repeats.median / level, FLOOR / 10))
+    whole = OFFSET + TYPICAL * math.log(max(repeats.median / brightness, FLOOR / 10))
     whole += HELD_OUT_POWER * math.log(max(repeats.held_out_error, FLOOR))
     powers = (LOCAL, _box(repeats.squared, 3)), (GRADIENT, gradient)
-    logs = torch.stack([power / 2 * (v / level**2 + FLOOR**2).log() for power, v in powers])
-    return level * (whole + logs.sum(0)).exp()
+    logs = torch.stack([power / 2 * (v / brightness**2 + FLOOR**2).log() for power, v in powers])
+    return brightness * (whole + logs.sum(0)).exp()
 
 
 def _box(v: Tensor, bands: int) -> Tensor:

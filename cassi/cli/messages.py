@@ -59,7 +59,7 @@ def describe_result(result: Finished) -> list[str]:
     lines = [" ".join(camera)] if camera else []
     if outcome.plan is not None:
         return [*lines, f"solver: {outcome.solver}. {result.explain()}"]
-    used = {**outcome.settings, "level": outcome.level, "black_level": outcome.black_level or None}
+    used = {**outcome.settings, "level": outcome.brightness, "black_level": outcome.black_level or None}
     shown = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in used.items()}
     listed = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items() if value is not None)
     ended = ENDED.get(outcome.result.status, outcome.result.status)

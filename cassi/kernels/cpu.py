@@ -254,8 +254,8 @@ def _multiplier_row(x: Array, u: Array, step: float) -> None:
 
 
 @jit
-def _see(x: Array, u: Array, b: int, step: float, mask: Array, offsets: Array, top: int, y_z: Array) -> None:
-    """y_z = Phi x for each shot of scene b, band by band; x becomes the step of its multiplier u, 0 without one."""
+def _see(x: Array, mask: Array, offsets: Array, top: int, y_z: Array) -> None:
+    """y_z = Phi x for each shot, band by band, in as many rows from `top` on as x has."""
     rows, pieces, bands, piece = x.shape
     shots, width = y_z.shape[0], mask.shape[3]
     for s in range(shots):
@@ -271,10 +271,22 @@ def _see(x: Array, u: Array, b: int, step: float, mask: Array, offsets: Array, t
                 for s in range(shots):
                     seen = y_z[s, i, offsets[c] + left : offsets[c] + right]
                     _add_product(seen, spectrum, mask[s, band, i, left:right])
-                if u.size == 0:
-                    spectrum[:] = 0
-                else:
-                    _multiplier_row(spectrum, u[b, c, i, left:right], step)
+
+
+@jit
+def _step_multiplier(x: Array, u: Array, b: int, step: float, top: int) -> None:
+    """x becomes the step of its multiplier u, of scene b; 0 without one."""
+    rows, pieces, bands, piece = x.shape
+    if u.size == 0:
+        x[:] = 0
+        return
+    width = u.shape[3]
+    for c in range(bands):
+        for r in range(rows):
+            for n in range(pieces):
+                left = n * piece
+                right = min(width, left + piece)
+                _multiplier_row(x[r, n, c, : right - left], u[b, c, top + r, left:right], step)
 
 
 @jit
@@ -313,9 +325,15 @@ def _back_row(back: Array, y: Array, y_z: Array, e: Array, gamma: Array, omega: 
 
 
 @inline
-def _pieces(width: int, components: int, bands: int) -> int:
-    """In how many a row is multiplied by the basis: small enough that BLAS starts no threads of its own."""
-    return -(-width // max(16, min(256, _BLAS_ALONE // (bands * components))))
+def _blocks(z: Array, bands: int) -> tuple[Array, Array, Array]:
+    """Room for z in a block of rows, which would have left the cache by then, its spectra, and a change of z in a piece
+    of a row: small enough that BLAS starts no threads of its own."""
+    components, width = z.shape[1], z.shape[3]
+    pieces = -(-width // max(16, min(256, _BLAS_ALONE // (bands * components))))
+    piece = -(-width // pieces)
+    rows = max(1, _SPECTRA // (bands * width * z.itemsize))
+    old = np.zeros((rows, pieces, components, piece), z.dtype)
+    return old, np.zeros((rows, pieces, bands, piece), z.dtype), np.zeros((components, piece), z.dtype)
 
 
 @jit
@@ -323,21 +341,16 @@ def _subspace_step(
     z: Array, z_new: Array, y: Array, e: Array, y_z: Array, gamma: Array, omega: Array, u: Array, basis: Array,
     columns: Array, mask: Array, offsets: Array, weights: Array, step: float, start: int, stop: int
 ) -> None:  # fmt: skip
-    _, components, height, width = z.shape
-    bands, detector = columns.shape[0], y.shape[3]
-    pieces = _pieces(width, components, bands)
-    piece = -(-width // pieces)
-    block = max(1, _SPECTRA // (bands * width * z.itemsize))
-    old = np.zeros((block, pieces, components, piece), z.dtype)  # a copy of z, which would have left the cache by then
-    change = np.zeros((components, piece), z.dtype)
-    x = np.zeros((block, pieces, bands, piece), z.dtype)
-    back = np.empty((1, detector), z.dtype)
+    height = z.shape[2]
+    old, x, change = _blocks(z, len(columns))
+    back = np.empty((1, y.shape[3]), z.dtype)
     first = start
     while first < stop:
         b, top = first // height, first % height
-        count = min(block, stop - first, height - top)
+        count = min(len(x), stop - first, height - top)
         _spectra(z[b], columns, top, old[:count], x[:count])
-        _see(x[:count], u, b, step, mask, offsets, top, y_z[b])
+        _see(x[:count], mask, offsets, top, y_z[b])
+        _step_multiplier(x[:count], u, b, step, top)
         for r in range(count):
             i = top + r
             w = weights[0, i] if weights.size else back[0, :0]
@@ -393,21 +406,16 @@ def _subspace_step_of_shots(
     columns: Array, mask: Array, offsets: Array, weights: Array, modes: Array, step: float, start: int, stop: int
 ) -> None:  # fmt: skip
     """`_subspace_step` for several; few runs need it, and it takes long to compile."""
-    _, components, height, width = z.shape
-    bands, shots, detector = columns.shape[0], y.shape[1], y.shape[3]
-    pieces = _pieces(width, components, bands)
-    piece = -(-width // pieces)
-    block = max(1, _SPECTRA // (bands * width * z.itemsize))
-    old = np.zeros((block, pieces, components, piece), z.dtype)
-    change = np.zeros((components, piece), z.dtype)
-    x = np.zeros((block, pieces, bands, piece), z.dtype)
-    back, misfit = np.empty((shots, detector), z.dtype), np.empty((shots, detector), z.dtype)
+    height = z.shape[2]
+    old, x, change = _blocks(z, len(columns))
+    back, misfit = np.empty(y.shape[1::2], z.dtype), np.empty(y.shape[1::2], z.dtype)
     first = start
     while first < stop:
         b, top = first // height, first % height
-        count = min(block, stop - first, height - top)
+        count = min(len(x), stop - first, height - top)
         _spectra(z[b], columns, top, old[:count], x[:count])
-        _see(x[:count], u, b, step, mask, offsets, top, y_z[b])
+        _see(x[:count], mask, offsets, top, y_z[b])
+        _step_multiplier(x[:count], u, b, step, top)
         for r in range(count):
             i = top + r
             _back_shots(back, misfit, y[b], y_z[b], e[b], gamma[b], omega[b], weights, modes, i)

@@ -83,13 +83,13 @@ class CASSI(CodedAperture):
         return self._gram[0].clone()
 
     def majorizer(self) -> Tensor:
-        """Phi Phi^T itself, which is diagonal."""
-        return self.gram_diag()
+        """Phi Phi^T itself, which is diagonal: D of `modes`."""
+        return self._gram[0].clone()
 
     @cached
     def _gram(self) -> tuple[Tensor, Tensor]:
-        """The diagonal of Phi Phi^T and its pseudo-inverse."""
-        gram = super().gram_diag()
+        """The diagonal of Phi Phi^T, w^2 sum_c m_c^2, and its pseudo-inverse."""
+        gram = self.row_variance(self.mask.new_ones(self.num_bands))
         return gram, reciprocal(gram)
 
     def solve(self, b: Tensor, rho: float) -> Tensor:

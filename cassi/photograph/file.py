@@ -30,7 +30,7 @@ def read_side_picture(path: str | os.PathLike[str]) -> SidePicture:
     values = np.load(path, allow_pickle=False) if path.suffix.lower() == ".npy" else _image(path)
     clip = float(np.iinfo(values.dtype).max) if values.dtype.kind in "iu" else None
     try:
-        return SidePicture(values, linear=True if clip is None else None, clip=clip)
+        return SidePicture(values, linear=True if clip is None else None, clip=clip, source=path.name)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 

@@ -25,6 +25,7 @@ class SidePicture:
         linear: whether values are proportional to the light; False for display values (sRGB); None: whichever of the
             two fits the snapshot better, or a rising tone curve if neither does.
         clip: value from which a pixel counts as saturated; None: no pixel is.
+        source: name of the file it was read from.
 
     Raises:
         InputError: wrong shape, values that are not finite, or a response that does not match the channels.
@@ -34,6 +35,7 @@ class SidePicture:
     response: np.ndarray | None = None
     linear: bool | None = True
     clip: float | None = None
+    source: str = ""
 
     def __post_init__(self) -> None:
         p = self.picture

@@ -119,12 +119,12 @@ def estimate_noise(picture: np.ndarray) -> tuple[float, float]:
     """
     difference = np.outer([1, -2, 1], [1, -2, 1]) / 6
     power = uniform_filter(convolve(picture, difference) ** 2, BLOCK)[::BLOCK, ::BLOCK].ravel()
-    level = uniform_filter(picture, BLOCK)[::BLOCK, ::BLOCK].ravel()
-    order = np.argsort(level, kind="stable")
+    light = uniform_filter(picture, BLOCK)[::BLOCK, ::BLOCK].ravel()
+    order = np.argsort(light, kind="stable")
     rows, values = [], []
     for part in np.array_split(order, min(BINS, max(1, len(order) // 10))):
         lowest = part[power[part] <= np.quantile(power[part], FLAT)]
-        rows.append([max(float(level[lowest].mean()), 0.0), 1.0])
+        rows.append([max(float(light[lowest].mean()), 0.0), 1.0])
         values.append(float(power[lowest].mean()) / LOWEST**2)
     if not max(values) > (ROUNDING * float(np.abs(picture).max())) ** 2:  # few bits, or rendered
         return 0.0, 0.0

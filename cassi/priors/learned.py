@@ -120,7 +120,10 @@ class LearnedPrior(nn.Module):
         log_tau: (stages + 1, K) logarithm of the expected error of coefficient k, in units of s_k, at each data step.
         log_floor: (stages + 1,) logarithm of the variance due to errors of camera models, in units of
             L^2 diag(Phi Phi^T).
+        source: shipped weights or file that it was read from.
     """
+
+    source = ""
 
     def __init__(self, size: Size | None = None) -> None:
         super().__init__()
@@ -163,6 +166,7 @@ class LearnedPrior(nn.Module):
         if memory is None:
             memory = z.new_zeros((len(z), self.size.memory, *z.shape[2:]))
         none = z.new_zeros((len(z), self.size.components - count, *z.shape[2:]))
+        # d, whose expected size starts at tenths of s, is brought nearer to that of z
         images = torch.cat([z, none, 3 * d, none, seen, noise, memory], 1)
         with torch.autocast(z.device.type, torch.bfloat16, enabled=self.training and _bfloat16_is_fast(z.device)):
             light = None if light is None else F.pad(light, (0, self.size.components - count))
@@ -208,6 +212,7 @@ def load_prior(source: str | os.PathLike[str] = DEFAULT) -> LearnedPrior:
         raise ValueError(f"{name} is not a learned prior written by scripts/train.py: {error}") from error
     if not all(bool(value.isfinite().all()) for value in state.values()):
         raise ValueError(f"{name} holds values that are not finite; train again or use another checkpoint")
+    prior.source = os.path.basename(source)
     return prior.eval().requires_grad_(False)
 
 

@@ -19,7 +19,6 @@ from cassi.errors import InputError, one_line
 from cassi.files.layout import displaced_down, sheared_masks, unshear_mask
 from cassi.files.options import ReadOptions
 from cassi.files.scenes import read_scene
-from cassi.files.spectrum_files import Spectrum, read_spectrum
 from cassi.files.wavelength_files import parse_wavelengths
 from cassi.optics.geometry import infer_shifts
 from cassi.optics.measurement import Measurement, as_transmission, check_arrays, for_kernels
@@ -167,13 +166,11 @@ def open_files(settings: Settings) -> Settings:
     Raises:
         InputError: a file that cannot be read, or a value of another kind.
     """
-    weights, side, plan, board = settings.weights, settings.side, settings.plan, settings.white_reflectance
+    weights, side, plan = settings.weights, settings.side, settings.plan
     if isinstance(weights, str | os.PathLike):
         weights = _read_weights(weights)
     if isinstance(side, str | os.PathLike):
         side = read_side_picture(side)
-    if isinstance(board, str | os.PathLike):
-        board = _read_board(board)
     if isinstance(plan, str | os.PathLike):
         plan = load_plan(plan)
     kinds = (("weights", weights, LearnedPrior), ("side", side, SidePicture), ("plan", plan, Plan))
@@ -182,15 +179,7 @@ def open_files(settings: Settings) -> Settings:
             raise InputError(f"{name} must be a {kind.__name__}, got {type(value).__name__}", kind="range")
     if not isinstance(settings.camera, str | FoundCamera):
         raise InputError(f"camera must be a word or a FoundCamera, got {type(settings.camera).__name__}", kind="range")
-    return replace(settings, weights=weights, side=side, plan=plan, white_reflectance=board)
-
-
-def _read_board(given: str | os.PathLike[str]) -> float | Spectrum:
-    """The reflectance of a white reference: a number that was typed, or a table."""
-    try:
-        return float(os.fspath(given))
-    except ValueError:
-        return read_spectrum(given)
+    return replace(settings, weights=weights, side=side, plan=plan)
 
 
 def _read_weights(path: str | os.PathLike[str]) -> LearnedPrior:

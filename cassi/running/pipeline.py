@@ -1,6 +1,7 @@
 """The way from a measurement to a result, the same for one snapshot, a folder, a sequence or a frame in tiles.
 
     m = load(...) or a reader of files           bytes or arrays to a `Measurement`              arguments.py
+    settings = open_files(settings)              what they name is read                          arguments.py
     m = check(m)                                 compare snapshot and mask, look for faults      concerns.py
     scene = prepare_scene(m)                     search for the camera, put both on the device   scene.py
     outcomes = solve_frames(scene)               choose and solve                                cassi/choice
@@ -62,7 +63,7 @@ from cassi.running.concerns import measurement_concerns, result_concerns
 from cassi.running.progress import CAMERA, SIDE, WHITE, run_label
 from cassi.running.result import Finished, Reconstruction
 from cassi.running.scene import Scene, prepare
-from cassi.running.white import check_white, reflectance, white_concerns
+from cassi.running.white import check_white, read_board, reflectance, white_concerns
 from cassi.settings import Progress, Settings
 from cassi.solvers.loop import Monitor, relative_norm
 
@@ -95,15 +96,15 @@ class Listener:
     monitor: Monitor | None = None
 
 
-def reconstruct_measurement(m: Measurement, settings: Settings, listener: Listener = Listener()) -> Reconstruction:
-    """Reconstruct a measurement as the settings say."""
-    start = time.perf_counter()
-    m, settings = subtract_dark(m, settings)
-    opened = open_files(settings)
-    m = check(m, settings, listener)
-    scene = prepare_scene(m, opened, listener)
-    outcomes = solve_frames(scene, opened, listener, start)
-    result = assemble(scene, outcomes, settings, start)
+def reconstruct_measurement(
+    m: Measurement | Scene, settings: Settings, listener: Listener = Listener()
+) -> Reconstruction:
+    """Reconstruct a measurement as the settings say, or a scene that is prepared already."""
+    start, settings = time.perf_counter(), open_files(settings)
+    if isinstance(m, Measurement):
+        m, settings = subtract_dark(m, settings)
+        m = prepare_scene(check(m, settings, listener), settings, listener)
+    result = assemble(m, solve_frames(m, settings, listener, start), settings, start)
     if isinstance(settings.white, Measurement):  # `open_files` has read its file
         result = divide_by_white(result, settings.white, settings, listener)
     return explain(result, listener)
@@ -122,6 +123,7 @@ def check(m: Measurement, settings: Settings, listener: Listener) -> Measurement
         listener.warn(_misfit(fits))
     if isinstance(settings.white, Measurement):
         check_white(m, settings.white)
+        read_board(settings.white_reflectance)
     return replace(with_concerns(m, measurement_concerns(m), listener), check=fits)
 
 
@@ -176,19 +178,19 @@ def solve_frames(scene: Scene, settings: Settings, listener: Listener, start: fl
         if several > 1:
             outcomes += solve_together(scene, settings, listener, range(k, min(k + several, scene.num_scenes)))
             continue
-        level, name = brightness(scene.A, y), run_label(k, scene.num_scenes)
+        bright, name = brightness(scene.A, y), run_label(k, scene.num_scenes)
         watch = Watch(listener.monitor, _prefixed(listener.progress, name), deadline(settings, start, scene, k))
-        one, nm = scale_plan(settings, level), scene.wavelengths
+        one, nm = scale_plan(settings, bright), scene.wavelengths
         if settings.solver == "auto":
-            noise = scene.noise.scaled(1 / level)
-            outcome = reconstruct_auto(scene.A, y / level, wavelengths=nm, noise=noise, settings=one, watch=watch)
+            noise = scene.noise.scaled(1 / bright)
+            outcome = reconstruct_auto(scene.A, y / bright, wavelengths=nm, noise=noise, settings=one, watch=watch)
         else:
-            outcome = solve_by_name(scene.A, y / level, wavelengths=nm, settings=one, watch=watch)
+            outcome = solve_by_name(scene.A, y / bright, wavelengths=nm, settings=one, watch=watch)
         if side is not None and outcome.result.status != "stopped":
             listener.progress(SIDE, 0.0)
             watch = Watch(listener.monitor, lambda _, share: listener.progress(SIDE, share))
-            outcome = solve_beside(scene.A, y / level, outcome, side, scene.wavelengths, settings, watch)
-        outcomes.append(with_scene_facts(outcome.scaled(level), scene, k))
+            outcome = solve_beside(scene.A, y / bright, outcome, side, scene.wavelengths, settings, watch)
+        outcomes.append(with_scene_facts(outcome.scaled(bright), scene, k))
     return outcomes
 
 
@@ -213,13 +215,13 @@ def frames_that_fit(device: torch.device, values: int) -> int:
 def solve_together(scene: Scene, settings: Settings, listener: Listener, ks: range) -> list[Outcome]:
     """`solve_frames` for some frames in one batch, with the plan of the settings."""
     frames = scene.frames[ks.start : ks.stop]
-    levels = [brightness(scene.A, y) for y in frames]
-    plans = [cast(Plan, scale_plan(settings, level).plan) for level in levels]
+    each = [brightness(scene.A, y) for y in frames]
+    plans = [cast(Plan, scale_plan(settings, bright).plan) for bright in each]
     plans[0].check_bands(scene.A.cube_shape[0])
-    scaled = torch.stack([y / level for y, level in zip(frames, levels, strict=True)])
+    scaled = torch.stack([y / bright for y, bright in zip(frames, each, strict=True)])
     watch = Watch(progress=_prefixed(listener.progress, run_label(ks.start, scene.num_scenes)))
     found = repeat_plans(scene.A, scaled, plans, settings, watch)
-    return [with_scene_facts(one.scaled(level), scene, k) for k, one, level in zip(ks, found, levels, strict=True)]
+    return [with_scene_facts(one.scaled(bright), scene, k) for k, one, bright in zip(ks, found, each, strict=True)]
 
 
 def deadline(settings: Settings, start: float, scene: Scene, k: int) -> float:
@@ -230,16 +232,16 @@ def deadline(settings: Settings, start: float, scene: Scene, k: int) -> float:
     return now + max(1e-9, start + settings.budget - now) / (scene.num_scenes - k)
 
 
-def scale_plan(settings: Settings, level: float) -> Settings:
-    """The settings for a snapshot divided by its level, which divides the noise of a plan."""
+def scale_plan(settings: Settings, bright: float) -> Settings:
+    """The settings for a snapshot divided by its brightness, which divides the noise of a plan."""
     plan = settings.plan  # `open_files` has read its file
-    return replace(settings, plan=plan.scaled(1 / level)) if isinstance(plan, Plan) else settings
+    return replace(settings, plan=plan.scaled(1 / bright)) if isinstance(plan, Plan) else settings
 
 
 def with_scene_facts(outcome: Outcome, scene: Scene, k: int = 0) -> Outcome:
     """The outcome of frame k with what is known of its scene."""
-    level, estimated = scene.black_levels[k], scene.black_is_estimated
-    return replace(outcome, black_level=level, black_level_estimated=estimated, doubt=scene.doubt)
+    black, estimated = scene.black_levels[k], scene.black_is_estimated
+    return replace(outcome, black_level=black, black_level_estimated=estimated, doubt=scene.doubt)
 
 
 @torch.no_grad()
@@ -257,22 +259,34 @@ def assemble(scene: Scene, outcomes: list[Outcome], settings: Settings, start: f
     cube = joined([one.result.x for one in outcomes])
     spreads = [one.uncertainty for one in outcomes if one.uncertainty is not None]
     residual_image = y - A.forward(cube)
-    order = ("stopped", "max_iters", "converged")
+    visibility = A.visibility() if spreads else None
+    imprint = imprint_on(cube if cube.ndim == 3 else cube[0], A)
     return Reconstruction(
         cube=registered(cube),
+        residual_image=residual_image,
+        uncertainty=registered(joined(spreads)) if spreads else None,
+        visibility=visibility,
+        **vars(finished(scene, outcomes, relative_norm(residual_image, y), settings, start, imprint)),
+    )
+
+
+def finished(
+    scene: Scene, outcomes: Sequence[Outcome], residual: float, settings: Settings, start: float,
+    imprint: float | None = None,
+) -> Finished:  # fmt: skip
+    """What is known of a result, wherever its cube is kept."""
+    order = ("stopped", "max_iters", "converged")
+    return Finished(
         wavelengths=scene.wavelengths,
         history=tuple(record for one in outcomes for record in one.result.history),
         status=min((one.result.status for one in outcomes), key=order.index),
-        residual=relative_norm(residual_image, y),
-        residual_image=residual_image,
+        residual=residual,
         seconds=time.perf_counter() - start,
         outcomes=tuple(outcomes),
         parameters=settings.as_dict() | scene.parameters,
         unit=scene.unit,
-        uncertainty=registered(joined(spreads)) if spreads else None,
-        visibility=A.visibility() if spreads else None,
-        camera=found,
-        imprint=imprint_on(cube if cube.ndim == 3 else cube[0], A),
+        camera=scene.found,
+        imprint=imprint,
         measurement=scene.measurement,
         check=scene.check,
     )
@@ -282,13 +296,13 @@ def divide_by_white(
     result: Reconstruction, white: Measurement, settings: Settings, listener: Listener
 ) -> Reconstruction:
     """The result as reflectance, by a capture of a white reference that is solved with the same camera and settings."""
+    start, quiet = time.perf_counter(), Listener(_prefixed(listener.progress, WHITE))
     same = replace(settings, uncertainty=False, camera=result.camera or "as-given")
-    start, same, quiet = time.perf_counter(), open_files(same), Listener(_prefixed(listener.progress, WHITE))
     scene = prepare_scene(replace(white, check=result.check), same, quiet)
     light = assemble(scene, solve_frames(scene, same, quiet, start), same, start)
     listener.inform(f"divided by the light on the white reference {white.source}: the cube is reflectance")
-    board, exposure = same.white_reflectance, same.exposure_ratio
-    result = reflectance(result, light, board=board, exposure=exposure)  # type: ignore[arg-type] # its file is read
+    board, exposure = read_board(settings.white_reflectance), settings.exposure_ratio
+    result = reflectance(result, light, board=board, exposure=exposure)
     m = result.measurement
     if m is None:
         return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from cassi.choice.plan import Plan
@@ -28,7 +29,8 @@ def load_plan(path: PathLike) -> Plan:
         InputError: the file cannot be read, or holds no plan of this version of the program.
     """
     try:
-        return Plan.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+        plan = Plan.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+        return replace(plan, source=Path(path).name)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     except (OSError, ValueError) as error:

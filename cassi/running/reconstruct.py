@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-import time
 import warnings
 from dataclasses import fields, replace
 from typing import Unpack
@@ -17,7 +16,7 @@ from cassi.keywords import Keywords
 from cassi.optics.measurement import Measurement
 from cassi.optics.protocol import Camera
 from cassi.running.arguments import Array, load, open_files
-from cassi.running.pipeline import Listener, assemble, explain, reconstruct_measurement, solve_frames
+from cassi.running.pipeline import Listener, reconstruct_measurement
 from cassi.running.progress import expected_steps, reporting
 from cassi.running.result import Reconstruction
 from cassi.running.scene import prepare_camera
@@ -35,7 +34,7 @@ def reconstruct(
 ) -> Reconstruction:
     """Turn a CASSI snapshot into a spectral cube: x such that y = Phi x, with nothing to tune.
 
-    The measurement is divided by its level, sum |y| / sum Phi 1 (the mean of the cube that would explain it), and the
+    The measurement is divided by its brightness, sum |y| / sum Phi 1 (the mean of the cube that would explain it), the
     cube multiplied by it: a measurement times any positive constant gives the cube times that constant, and a weight
     means the same for counts as for values in [0, 1]. Computed in float32, or as a camera that is given.
 
@@ -45,7 +44,7 @@ def reconstruct(
             shifts and the rest along.
         mask: coded aperture (H, W), or (C, H, W) with one per band [transmission], or its file beside that of a
             measurement. Or the camera itself (`cassi.optics.protocol`), which brings shifts, blur and device along.
-        monitor: called each iteration with (Record, cube at mean level 1; "auto" and "subspace": its spectral
+        monitor: called each iteration with (Record, cube of brightness 1; "auto" and "subspace": its spectral
             coefficients); return True to stop.
         progress: show one bar over all steps; or a function that is called with the name of each step and the share of
             it that is done.
@@ -69,28 +68,27 @@ def reconstruct(
         >>> result.cube.shape
         torch.Size([4, 16, 16])
     """
-    wanted, start = Settings(**settings), time.perf_counter()
+    wanted = Settings(**settings)
     if isinstance(mask, Tensor | np.ndarray | str | os.PathLike | None):
         m = load(measurement, mask, wanted)
         if isinstance(wanted.white, str | os.PathLike):
             wanted = replace(wanted, white=load(wanted.white, mask, wanted))
         with reporting(progress, expected_steps(wanted, m.num_scenes)) as report:
             return reconstruct_measurement(m, wanted, Listener(report, warn=warn_caller, monitor=monitor))
-    opened = open_files(wanted)
-    scene = prepare_camera(mask, measurement, opened)  # type: ignore[arg-type]
+    wanted = open_files(wanted)
+    scene = prepare_camera(mask, measurement, wanted)  # type: ignore[arg-type]
     if scene.doubt:
         warn_caller(scene.doubt)
     with reporting(progress, expected_steps(wanted, scene.num_scenes, search=False)) as report:
-        listener = Listener(report, warn=warn_caller, monitor=monitor)
-        return explain(assemble(scene, solve_frames(scene, opened, listener, start), wanted, start), listener)
+        return reconstruct_measurement(scene, wanted, Listener(report, warn=warn_caller, monitor=monitor))
 
 
 def warn_caller(text: str) -> None:
     """A UserWarning at the line outside of this package that called it."""
-    frame, level = sys._getframe(1), 2
+    frame, depth = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("cassi."):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(text, stacklevel=level)
+        frame, depth = frame.f_back, depth + 1
+    warnings.warn(text, stacklevel=depth)
 
 
 def list_settings(function: object) -> None:

@@ -171,7 +171,7 @@ def _subtract_black_level(scene: Scene, bad_pixels: np.ndarray | None, black_lev
             raise InputError(f"the black level {black_level:g} is above every pixel of the measurement ({brightest:g})")
     estimated = black_level is None and (scene.check is None or scene.check.kind not in DISPLACED)
     black = tuple(black_level_of(A, frame) if estimated else float(black_level or 0) for frame in frames)
-    y = torch.stack([frame - level for frame, level in zip(frames, black, strict=True)]).view(y.shape)
+    y = torch.stack([frame - b for frame, b in zip(frames, black, strict=True)]).view(y.shape)
     if good is not None:
         y = torch.where(good, y, 0)
     check_light(y)
@@ -180,8 +180,8 @@ def _subtract_black_level(scene: Scene, bad_pixels: np.ndarray | None, black_lev
     return replace(scene, A=A, y=y, black_levels=black, black_is_estimated=estimated)
 
 
-def _check_noise(noise: CameraNoise, level: float) -> None:
-    noise = noise.scaled(1 / level)
+def _check_noise(noise: CameraNoise, bright: float) -> None:
+    noise = noise.scaled(1 / bright)
     if noise.gain is not None and math.hypot(noise.gain**-0.5, (noise.read_noise or 0.0) / noise.gain) > MAX_NOISE:
         text = f"gain and read noise say that noise is more than {MAX_NOISE:g} times the signal"
         raise InputError(f"{text}; check both, or leave them out")

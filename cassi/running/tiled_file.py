@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Unpack, cast
@@ -31,6 +31,7 @@ from cassi.running.pipeline import (
     Listener,
     check,
     explain,
+    finished,
     prepare_scene,
     reconstruct_measurement,
     scale_plan,
@@ -116,8 +117,7 @@ def tile_measurement(
     """The same of a measurement that is read."""
     settings.check_together(TILE, tile)
     start = time.perf_counter()
-    m, settings = subtract_dark(m, settings)
-    opened = open_files(settings)
+    m, settings = subtract_dark(m, open_files(settings))
     if m.y.ndim != (2 if m.shots is None else 3):
         raise InputError(
             f"tiles are for single scenes (H, W') or (K, H, W'), got {m.y.shape}; give one frame at a time"
@@ -133,48 +133,34 @@ def tile_measurement(
         whole = reconstruct_measurement(m, settings, replace(listener, progress=_as_tile(listener.progress)))
         whole = replace(whole, parameters={**whole.parameters, **used})
         write_result(output, whole, attributes=attributes, overwrite=overwrite)
-        known = {field.name: getattr(whole, field.name) for field in fields(Finished)}
+        known = {name: value for name, value in vars(whole).items() if name in Finished.__dataclass_fields__}
         return TiledResult(path=Path(output), shape=whole.cube.shape, **known)
     m = check(m, settings, listener)
-    scene = prepare_scene(m, opened, listener)
-    A, level = scene.A, brightness(scene.A, scene.y)
+    scene = prepare_scene(m, settings, listener)
+    A, bright = scene.A, brightness(scene.A, scene.y)
     if not croppable(A):
         raise InputError(f"a {type(A).__name__} cannot be cut into tiles; reconstruct the frame whole")
     if scene.found is not None and any(scene.found.remainders):
         raise InputError("aligned bands that lie between pixels are moved in a whole cube only; reconstruct it whole")
-    y, noise = scene.y / level, scene.noise.scaled(1 / level)
+    y, noise = scene.y / bright, scene.noise.scaled(1 / bright)
     with torch.no_grad(), cube_store(output, overwrite=overwrite) as store:
         store.make("cube", A.cube_shape, axes="CHW")
         if scene.wavelengths is not None:
             store.put("wavelengths", scene.wavelengths)
         watch = Watch(progress=listener.progress)
         solve, chosen = tile_solver(
-            A, y, wavelengths=scene.wavelengths, noise=noise, settings=scale_plan(opened, level), watch=watch
+            A, y, wavelengths=scene.wavelengths, noise=noise, settings=scale_plan(settings, bright), watch=watch
         )
 
         def add(rows: slice, columns: slice, values: Tensor) -> None:
-            store.add("cube", np.s_[:, rows, columns], (values * level).cpu().numpy())
+            store.add("cube", np.s_[:, rows, columns], (values * bright).cpu().numpy())
 
         history = solve_tiled(A, y, solve, add, tile=tile, reach=reach, report=partial(listener.progress, TILES))
         residual_image, residual = _misfit(A, scene.y, store)
-        result = explain(
-            TiledResult(
-                path=Path(output),
-                shape=A.cube_shape,
-                wavelengths=scene.wavelengths,
-                history=history,
-                status="max_iters",
-                residual=residual,
-                seconds=time.perf_counter() - start,
-                outcomes=(with_scene_facts(chosen.scaled(level), scene),),
-                parameters=settings.as_dict() | used | scene.parameters,
-                unit=scene.unit,
-                camera=scene.found,
-                measurement=scene.measurement,
-                check=scene.check,
-            ),
-            listener,
-        )
+        outcome = with_scene_facts(chosen.scaled(bright), scene)
+        known = vars(finished(scene, [outcome], residual, settings, start))
+        known |= {"history": history, "parameters": {**known["parameters"], **used}}
+        result = explain(TiledResult(path=Path(output), shape=A.cube_shape, **known), listener)
         store.put("measurement", m.y)
         store.put("residual", residual_image)
         if m.cube is not None:
@@ -208,10 +194,10 @@ def tile_solver(
     if plan is None:
         plan, evidence = choose_plan(A, y, wavelengths=wavelengths, noise=noise, settings=settings, watch=watch)
     plan = replace(plan, stages=tuple(stage for stage in plan.stages if stage.in_tiles))
-    level = brightness(A, y)
+    bright = brightness(A, y)
 
     def planned(a: Block, b: Tensor) -> Tensor:
-        return repeat_stages(a, b, plan.problem(b, level), plan.stages, Watch()).x.clamp_(min=0)
+        return repeat_stages(a, b, plan.problem(b, bright), plan.stages, Watch()).x.clamp_(min=0)
 
     nothing = Result(y.new_zeros(()), (), "max_iters")
     return planned, Outcome(nothing, "subspace-tv", {}, plan, evidence)

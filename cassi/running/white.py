@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from scipy import ndimage
 
 from cassi.errors import InputError
-from cassi.files.spectrum_files import Spectrum, band_means
+from cassi.files.spectrum_files import Spectrum, band_means, read_spectrum
 from cassi.optics.measurement import REFLECTANCE, Measurement
 from cassi.running.result import Reconstruction
 
@@ -29,6 +30,16 @@ def check_white(m: Measurement, white: Measurement) -> None:
         raise InputError(f"{what}; capture it with the same camera")
     if not white.y.any():
         raise InputError("the white reference is black; capture a white board in full light")
+
+
+def read_board(given: float | str | os.PathLike[str] | Spectrum) -> float | Spectrum:
+    """The reflectance of a white reference: a number, which may be typed, or a table, which may be a file."""
+    if not isinstance(given, str | os.PathLike):
+        return given
+    try:
+        return float(os.fspath(given))
+    except ValueError:
+        return read_spectrum(given)
 
 
 def reflectance(

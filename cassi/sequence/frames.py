@@ -126,7 +126,7 @@ class InSequence:
         window = load(m, None, settings)
         own = check(replace(window, y=window.y[0], check=None), settings, listener)
         scene = prepare(replace(window, check=own.check), search_camera(own, settings, listener), settings)
-        frames = [self._reconstruct_alone(scene.A, y) for y in scene.frames]
+        frames = [self._reconstruct_single(scene.A, y) for y in scene.frames]
         joined = reconstruct_multi_frame(frames[0], frames[1:], self.plan, Watch(monitor))
         if joined is None:
             result = reconstruct_measurement(replace(window, y=window.y[0], check=own.check), settings, listener)
@@ -147,7 +147,7 @@ class InSequence:
         stated = {} if self.camera is None else {"camera": self.camera}
         return replace(result, parameters={**result.parameters, **used, **stated})
 
-    def _reconstruct_alone(self, A: Any, y: torch.Tensor) -> SingleFrame:
+    def _reconstruct_single(self, A: Any, y: torch.Tensor) -> SingleFrame:
         """A frame alone, cached until its neighbors are done. If several workers need it, the first computes it."""
         recent: dict[str, Future[SingleFrame]] = self._recent  # type: ignore[attr-defined]
         mine: Future[SingleFrame] = Future()
@@ -173,8 +173,9 @@ def sequence_plan(measurements: Sequence[Measurement], settings: Settings = Sett
     """
     if len(measurements) < 2:
         raise InputError(f"a sequence has at least two frames, got {len(measurements)}; treat it as a single snapshot")
-    stack, camera = _stack(measurements), settings.camera if isinstance(settings.camera, FoundCamera) else None
-    scene = prepare(stack, camera, open_files(settings))
+    settings = open_files(settings)
+    camera = settings.camera if isinstance(settings.camera, FoundCamera) else None
+    scene = prepare(_stack(measurements), camera, settings)
     return choose_common_plan(
-        scene.A, scene.frames, wavelengths=scene.wavelengths, noise=scene.noise, settings=open_files(settings)
+        scene.A, scene.frames, wavelengths=scene.wavelengths, noise=scene.noise, settings=settings
     )

@@ -25,6 +25,7 @@ from cassi.choice.noise import CameraNoise, fit_noise
 from cassi.choice.plan import Plan
 from cassi.choice.stages import State, Tv, Watch, alternating_stages
 from cassi.kernels.smoothing import gaussian_blur
+from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera
 from cassi.priors.spectral_basis import analyse
 from cassi.sequence.measured_motion import estimate_motion
@@ -89,10 +90,11 @@ def choose_common_plan(
 ) -> Plan:
     """Noise, spectral basis and priors for a whole sequence, chosen from some of its frames (n, H, W')."""
     split = Split.of(A, frames, settings.seed)
-    exploration = explore_snapshot(split, A.cube_shape[0] if wavelengths is None else wavelengths, noise, settings)
-    plan = exploration.plan
+    axis = A.cube_shape[0] if wavelengths is None else wavelengths
+    bright = brightness(A, frames)
+    plan, _ = explore_snapshot(split, axis, noise, settings, frames, bright)
     if noise.gain is None:  # estimated from the residual of total variation
-        problem = plan.problem(frames, exploration.brightness)
+        problem = plan.problem(frames, bright)
         x = Tv(SINGLE_FRAME_ITERS).run(split.A_train, split.y_train, problem).x
         plan = replace(plan, noise=fit_noise(split, split.verdict(x, imprint=False).squared))
     # coarse stages would blur what neighbors resolve

@@ -30,7 +30,7 @@ def quick_start(
 
     Args:
         A: any camera, with all its detector pixels.
-        y: (..., H, W'); the snapshots of a batch may differ in level and noise.
+        y: (..., H, W'); the snapshots of a batch may differ in brightness and noise.
         basis: (K, C), orthonormal rows, on the device of y.
         seen: (H, W') of 0 and 1; the zeros are held out.
         num_iters: total number, at least 3.
@@ -60,15 +60,15 @@ def variance_at(y: Tensor, squared: Tensor, held: Tensor) -> Tensor:
 
     beta is at least a tenth of the mean of the darker half, as every camera has noise in the dark.
     """
-    level, tiny = y.clamp(min=0), torch.finfo(y.dtype).tiny
+    light, tiny = y.clamp(min=0), torch.finfo(y.dtype).tiny
 
     def mean(t: Tensor, where: Tensor) -> Tensor:
         total: Tensor = (t * where).sum((-2, -1), keepdim=True) / where.sum((-2, -1), keepdim=True).clamp(min=1)
         return total
 
-    bright = held * (level > mean(level, held))
+    bright = held * (light > mean(light, held))
     dark = held - bright
-    dark_level, dark_squared = mean(level, dark), mean(squared, dark)
-    slope = (mean(squared, bright) - dark_squared) / (mean(level, bright) - dark_level).clamp(min=tiny)
-    alpha = torch.minimum(slope.clamp(min=0), 0.9 * dark_squared / dark_level.clamp(min=tiny))
-    return alpha * level + (dark_squared - alpha * dark_level)
+    dark_light, dark_squared = mean(light, dark), mean(squared, dark)
+    slope = (mean(squared, bright) - dark_squared) / (mean(light, bright) - dark_light).clamp(min=tiny)
+    alpha = torch.minimum(slope.clamp(min=0), 0.9 * dark_squared / dark_light.clamp(min=tiny))
+    return alpha * light + (dark_squared - alpha * dark_light)

@@ -64,8 +64,8 @@ def subspace_tv(
         z = prox_{lambda w TV}(z + B Phi^T [omega D^+ (e + r)] + c B (2 p - u))        omega = 1 / max(1, a)
         u = p
 
-    For K snapshots, gamma and omega D^+ act along the modes V of each detector pixel instead of on the snapshots
-    themselves: V diag(gamma) V^T (e + r), where sigma^2 is sum_k V_km^2 sigma_k^2.
+    For several snapshots s, gamma and omega D^+ act along the modes V of each detector pixel instead of on the
+    snapshots themselves: V diag(gamma) V^T (e + r), where sigma^2 is sum_s V_sm^2 sigma_s^2.
 
     At a fixed point e + r = r / a where a <= 1, and u >= 0 is 0 where B^T z > 0. There lambda cancels except in kappa,
     so that the fixed point minimizes the first line. Otherwise lambda only sets the speed: a large lambda moves fast,
@@ -83,11 +83,11 @@ def subspace_tv(
 
     Args:
         A: the camera.
-        y: measurement (..., H, W'), weighted like the operator; the snapshots of a batch share one mean level.
+        y: measurement (..., H, W'), weighted like the operator; the snapshots of a batch share one brightness.
         basis: B (K, C), orthonormal rows, see `cassi.priors.spectral_basis`.
         variance: sigma_j^2 of y, a number or broadcastable to y, >= 0.
         tv_weight: lambda in units of the cube, or (..., 1, 1) with one for each snapshot of a batch; by default the
-            mean level of the scene.
+            brightness of the scene.
         nonnegative: whether B^T z >= 0 is enforced, which needs the memory of one cube.
         num_iters, tol, monitor: as for `cassi.solvers.gap`; the monitor receives z.
         state: the end of an earlier run with the same number of components. Not modified.
@@ -132,8 +132,8 @@ def subspace_tv(
     z_new, y_z = torch.empty_like(z), torch.empty_like(y)
     spare = torch.empty_like(q) if denoise is None and q.is_cuda else None
     if denoise is None:
-        level = lam.unsqueeze(-1) if isinstance(lam, Tensor) else lam
-        w = coefficient_weights(len(B), y.device).to(y).view(-1, 1, 1) * level  # lambda w
+        w = coefficient_weights(len(B), y.device).to(y).view(-1, 1, 1)
+        w = w * (lam.unsqueeze(-1) if isinstance(lam, Tensor) else lam)  # lambda w
     z_last, e_last = (z.clone(), e.clone()) if momentum else (None, None)
     c = STEP / (3 * (1 + momentum) * (1 + 2 * momentum))
     fused = A.fused_step(y, B, gamma, omega, c)
