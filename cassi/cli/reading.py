@@ -24,7 +24,7 @@ from cassi.files.reading import open_measurement
 from cassi.files.scenes import is_stack, options_of_shots, stated_shots
 from cassi.optics.mask_match import TURNS, check_masks
 from cassi.optics.measurement import Measurement, check_arrays, join_shots
-from cassi.running.many import Frame
+from cassi.running.many import Frame, by_name
 from cassi.settings import MANY, SHOTS, Settings
 
 
@@ -101,7 +101,7 @@ class Task:
 
     def measurement(self, frame: Frame) -> Measurement:
         """Of one scene."""
-        return self.read(frame.where) if frame.index is None else self.read(frame.where, frames=frame.index)
+        return frame.read_by(self.read)
 
 
 def make_task(args: argparse.Namespace, files: Sequence[str]) -> Task:
@@ -185,13 +185,7 @@ def _frames(args: argparse.Namespace, files: Sequence[str], read: Reading, *, on
     if len(files) % size:
         raise InputError(f"{len(files)} files for scenes of {shots} shots; give {shots} for each scene, or a stack")
     files = sorted(files, key=natural) if shots == 1 else files
-    frames: dict[str, Frame] = {}
-    for scene in (_scene(files[k : k + size]) for k in range(0, len(files), size)):
-        if scene.name in frames:
-            both = f"{scene.path} and {frames[scene.name].path}"
-            raise InputError(f"{both} would have results of one name; rename one or leave it out")
-        frames[scene.name] = scene
-    return list(frames.values())
+    return by_name(_scene(files[k : k + size]) for k in range(0, len(files), size))
 
 
 def _scene(files: Sequence[str]) -> Frame:

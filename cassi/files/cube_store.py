@@ -76,8 +76,7 @@ def cube_store(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iter
 
     Raises:
         OutputError: the suffix is not that of HDF5, the file exists, its folder does not, or the disk is full; nothing
-            is
-            left behind.
+            is left behind.
     """
     import h5py
 

@@ -198,8 +198,7 @@ class MultiShot(Camera):
         rows = [torch.stack([shift_sum(ones, a.mask * b.mask, shifts) for b in self.shots]) for a in self.shots]
         gram, weights = torch.stack(rows), self.weights
         gram = (gram if weights is None else weights[:, None] * gram * weights).permute(2, 3, 0, 1)
-        # in float64, so that only the cut-off in `modes` decides what counts as 0; cuSOLVER fails on 2^21 blocks at
-        # once
+        # in float64, so that only the cut-off in `modes` decides what counts as 0; cuSOLVER fails on 2^21 at once
         parts = [torch.linalg.eigh(part.double()) for part in torch.split(gram.flatten(0, 1), 1 << 18)]
         values, vectors = (torch.cat(each) for each in zip(*parts, strict=True))
         values, vectors = values.view(gram.shape[:3]), vectors.view(gram.shape)

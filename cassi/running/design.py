@@ -173,7 +173,8 @@ def study(
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     log, known = place / "design.jsonl", {}
-    for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else []:
+    before = log.read_text(encoding="utf-8") if log.exists() else ""
+    for line in before.splitlines():
         try:
             known[tuple(json.loads(line)["key"])] = json.loads(line)
         except (ValueError, KeyError, TypeError):  # cut off by the end of an earlier run
@@ -184,10 +185,11 @@ def study(
 
     todo = [(design, name) for design in designs for name in scenes if key(design, name) not in known]
     with log.open("a", encoding="utf-8") as file:
+        file.write("\n" * (before[-1:] not in ("", "\n")))
         for design, name in progress(todo):
             numbers = evaluate(design, scenes[name], size=size, quality=quality)
             known[key(design, name)] = {"key": key(design, name), **numbers}
-            file.write("\n" * _cut_off(log) + json.dumps(known[key(design, name)]) + "\n")
+            file.write(json.dumps(known[key(design, name)]) + "\n")
             file.flush()
     found = {}
     for design in designs:
@@ -196,14 +198,6 @@ def study(
         found[design] = Quality(psnr.mean(), ssim.mean(), angle.mean(), psnr.std(), len(rows))
     write_text(place / "design.csv", as_csv(found, size))
     return found
-
-
-def _cut_off(log: Path) -> bool:
-    """Whether the last line of the file has no end."""
-    with log.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - 1))
-        return size > 0 and file.read(1) != b"\n"
 
 
 def as_csv(found: dict[Design, Quality], size: int) -> str:

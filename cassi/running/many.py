@@ -13,7 +13,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -72,6 +72,20 @@ class Frame:
         """What is read: the file, or all of several."""
         return self.paths if self.others else self.path
 
+    def read_by(self, read: Callable[..., Measurement]) -> Measurement:
+        """The scene, by a reader as of `reconstruct_many`."""
+        return read(self.where) if self.index is None else read(self.where, frames=self.index)
+
+
+def by_name(frames: Iterable[Frame]) -> list[Frame]:
+    """The frames; InputError for two whose results would have one name."""
+    named: dict[str, Frame] = {}
+    for frame in frames:
+        if (other := named.setdefault(frame.name, frame)) is not frame:
+            both = f"{frame.path} and {other.path}"
+            raise InputError(f"{both} would have results of one name; rename one or leave it out")
+    return list(named.values())
+
 
 @dataclass(frozen=True)
 class BatchReport:
@@ -103,14 +117,7 @@ def find_frames(
     if count is not None:
         path = Path(source if isinstance(source, str | os.PathLike) else source[0])
         return [Frame(frame_name(path.stem, k), str(path), k) for k in range(count)]
-    frames: dict[str, Frame] = {}
-    for file in sorted(find_files(source, leave_out), key=natural):
-        if file.stem in frames:
-            raise InputError(
-                f"{file} and {frames[file.stem].path} would have results of one name; rename one or leave it out"
-            )
-        frames[file.stem] = Frame(file.stem, str(file))
-    return list(frames.values())
+    return by_name(Frame(file.stem, str(file)) for file in sorted(find_files(source, leave_out), key=natural))
 
 
 @dataclass(frozen=True)
@@ -361,7 +368,7 @@ def _at_once(read: Callable[..., Measurement], solve: object, frames: Sequence[F
     values = 1
     for frame in frames:
         with suppress(Exception):  # its worker will say what is wrong with it
-            first = _read(read, frame)
+            first = frame.read_by(read)
             values = len(first.shifts) * int(np.prod(first.mask.shape[-2:]))
             break
     if device.type == "cuda":
@@ -401,10 +408,6 @@ def _computing_on(
             future.cancel()
 
 
-def _read(read: Callable[..., Measurement], frame: Frame) -> Measurement:
-    return read(frame.where) if frame.index is None else read(frame.where, frames=frame.index)
-
-
 def _solve_and_write(
     job: Job,
     *,
@@ -415,7 +418,7 @@ def _solve_and_write(
     is_over: Callable[[], bool] = bool,
 ) -> dict[str, Any]:
     """One frame, on a worker: the cube goes to the disk, only a few values go back."""
-    m = _read(read, job.frame)
+    m = job.frame.read_by(read)
 
     def stop(record: Record, cube: Tensor) -> bool:
         return is_over()

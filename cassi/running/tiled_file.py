@@ -130,7 +130,11 @@ def tile_measurement(
     used = {"tile": tile, "reach": reach}
     if max(m.mask.shape[-2:]) <= tile:
         check_store(output, overwrite)
-        whole = reconstruct_measurement(m, settings, replace(listener, progress=_as_tile(listener.progress)))
+
+        def as_of_tile(step: str, share: float) -> None:
+            listener.progress(TILES if step == FINAL else step, share)
+
+        whole = reconstruct_measurement(m, settings, replace(listener, progress=as_of_tile))
         whole = replace(whole, parameters={**whole.parameters, **used})
         write_result(output, whole, attributes=attributes, overwrite=overwrite)
         known = {name: value for name, value in vars(whole).items() if name in Finished.__dataclass_fields__}
@@ -173,11 +177,6 @@ def tile_measurement(
             store.put(f"history/{name}", np.array([getattr(record, name) for record in history]))
         store.state(result.attributes() | dict(attributes or {}))
     return result
-
-
-def _as_tile(progress: Progress) -> Progress:
-    """Report the final run of a whole frame as that of its tile."""
-    return lambda step, share: progress(TILES if step == FINAL else step, share)
 
 
 def tile_solver(

@@ -26,8 +26,7 @@ def open_tiff(path: Path) -> Container:
 
     Raises:
         InputError: pages of unequal size, in color, rotated, with white as zero, or of unknown compression; or a
-            damaged
-            file.
+            damaged file.
     """
     with damage_as_input_error(path, "TIFF"), _open(path) as tiff:
         series = tiff.series[0]
