@@ -267,7 +267,7 @@ def test_a_network_is_recorded_once_for_all_calls_with_its_steps():
 
     def solve(device: str) -> list[Tensor]:
         A, b, on = CASSI.from_step(mask.to(device), 2, BANDS), B.to(device), prior.on(torch.device(device))
-        steps = Steps(A, b, on)
+        steps = Steps.of(A, b, on).repeated()
         calls = [(scale * t).to(device) for scale in (1.0, 0.8, 0.5) for t in (y, start, torch.full_like(y, 1e-3))]
         return [
             unrolled(A, y, b, on, z, variance=variance, level=0.3 + k / 10, steps=steps)[1]

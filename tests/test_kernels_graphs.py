@@ -116,6 +116,15 @@ def test_what_is_tracked_is_not_recorded(monkeypatch):
         assert "graph" not in {what for what, _ in ledger.launches}
 
 
+def test_other_sizes_are_computed_without_the_graph():
+    with pretend_cuda() as ledger:
+        repeated = Repeated(lambda t: [t, t * 2], 0)
+        for n in (3, 3, 1, 3, 4):
+            _, found = repeated(torch.ones(n, device="cuda"))
+            assert found.shape == (n,)
+        assert sum(n for (what, _), n in ledger.launches.items() if what == "graph") == 2
+
+
 def test_a_graph_is_freed_with_its_object():
     with pretend_cuda():
         constant = torch.ones(3, device="cuda")
@@ -170,7 +179,7 @@ def test_a_network_on_cuda_gives_with_graphs_what_it_gives_without(monkeypatch):
     mask, x = random_mask(40, 48, generator=generator).float(), torch.rand(12, 40, 48, generator=generator).cumsum(-1)
     A, B, prior = CASSI.from_step(mask, 2, 12).to("cuda"), smooth_basis(12, 12).float().cuda(), shipped_prior()
     y, prior = A.forward(x.cuda()), prior.on(torch.device("cuda", 0))
-    start, steps = torch.einsum("kc,chw->khw", B, x.cuda()), Steps(A, B, prior)
+    start, steps = torch.einsum("kc,chw->khw", B, x.cuda()), Steps.of(A, B, prior).repeated()
 
     def solve(scale: float) -> Tensor:
         variance = torch.full_like(y, 1e-3 * scale)

@@ -83,8 +83,8 @@ class Problem:
         return {}
 
     def steps(self, A: Camera, B: Tensor, prior: LearnedPrior) -> Steps:
-        """Of the network through a camera, the same for all its stages."""
-        return self._steps.setdefault(A, Steps(A, B, prior))
+        """Of the network through a camera, recorded once for all its stages."""
+        return self._steps.setdefault(A, Steps.of(A, B, prior).repeated())
 
     def level(self, A: Camera, y: Tensor) -> float:
         """Of the objects: lambda of `subspace_tv`, L of `unrolled`, the unit of the weights of priors."""

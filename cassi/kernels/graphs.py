@@ -23,7 +23,8 @@ class Repeated:
 
     f depends on its tensors and on what never changes, and allocates nothing that outlives the call but what it
     returns. It reads no number on the host, or the recording fails and eager calls go on with a warning, as they do
-    without one where a gradient is required. The graph lives as long as this object.
+    without one where a gradient is required. Tensors of other sizes than the recorded ones are computed eagerly. The
+    graph lives as long as this object.
 
     Args:
         f: returns as many tensors as it is given, to be given to the next call, then what it found. It may overwrite
@@ -56,8 +57,10 @@ class Repeated:
                 reason = (str(error).strip() or type(error).__name__).splitlines()[0]
                 warnings.warn(f"no CUDA graph, launches go on one by one: {reason}", stacklevel=3)
                 return list(self.f(*tensors))
-        else:
+        elif [_layout(t) for t in tensors] == [_layout(t) for t in self._tensors]:
             _put(self._tensors, tensors)
+        else:
+            return list(self.f(*tensors))
         self._replay()
         return [*self._tensors, *(t.clone() for t in self._found)]
 
@@ -65,6 +68,10 @@ class Repeated:
         values = list(self.f(*self._tensors))
         _put(self._tensors[: self._kept], values[: self._kept])
         return values[len(self._tensors) :]
+
+
+def _layout(t: Tensor | None) -> object:
+    return None if t is None else (t.shape, t.dtype, t.device)
 
 
 def _put(places: Sequence[Tensor | None], values: Sequence[Tensor | None]) -> None:

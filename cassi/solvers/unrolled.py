@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -67,7 +68,7 @@ def unrolled(
         variance: sigma^2 of y, like y, >= 0.
         level: L, in units of the cube; `object_level` times sum |y| / sum |Phi| 1 of each snapshot by default.
         monitor: as for `cassi.solvers.gap`; it receives z after each of the T stages.
-        steps: of this camera, basis and prior, which a GPU then records once for all calls that are given them.
+        steps: of this camera, basis and prior, for several calls (`Steps.repeated`).
 
     Returns:
         Result with the cube B^T z (..., C, H, W), and z.
@@ -136,7 +137,7 @@ def corrections(
     diagonal = (S.sum(-3) / B.shape[1]).view(-1, *L_y.shape)
     M = torch.addcmul(N, D, diagonal).detach().reciprocal()  # approximate inverse of the diagonal
 
-    steps = steps or Steps(A, B, prior)
+    steps = steps or Steps.of(A, B, prior)
     t = torch.arange(prior.size.stages, device=y.device)
     h = y.new_zeros((len(maps[0]), prior.size.memory, *A.cube_shape[1:]))
     z = start.contiguous()  # as kernels want it; that of a batch may not be
@@ -151,12 +152,20 @@ def corrections(
     yield z + d
 
 
-class Steps:
-    """The steps of `unrolled` for a camera, a basis and a prior; on a GPU as CUDA graphs, see `Repeated`."""
+class Steps(NamedTuple):
+    """The data step and the stage of `unrolled`, functions of tensors alone."""
 
-    def __init__(self, A: Camera, B: Tensor, prior: LearnedPrior) -> None:
-        self.data = Repeated(partial(_data_step, A, B), kept=0)
-        self.stage = Repeated(partial(_stage, A, B, prior), kept=0)
+    data: Callable[..., Sequence[Any]]
+    stage: Callable[..., Sequence[Any]]
+
+    @staticmethod
+    def of(A: Camera, B: Tensor, prior: LearnedPrior) -> Steps:
+        """Those of a camera, a basis and a prior."""
+        return Steps(partial(_data_step, A, B), partial(_stage, A, B, prior))
+
+    def repeated(self) -> Steps:
+        """The same for many calls: a GPU records them once."""
+        return Steps(Repeated(self.data, kept=0), Repeated(self.stage, kept=0))
 
 
 def _images(v: Tensor, batch: Sequence[int]) -> Tensor:

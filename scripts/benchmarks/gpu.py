@@ -31,7 +31,7 @@ from cassi.running.pipeline import TOGETHER
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 from cassi.solvers.subspace_tv import subspace_tv
-from cassi.solvers.unrolled import unrolled
+from cassi.solvers.unrolled import Steps, unrolled
 
 TESTS = Path(__file__).parents[2] / "tests"
 COMPONENTS, SPAN = 10, 16  # spectra of the scene; iterations that are timed together
@@ -110,10 +110,11 @@ def _steps(mask: torch.Tensor, y: torch.Tensor, x: torch.Tensor, on: torch.devic
     prior = shipped_prior().on(on)
     B = smooth_basis(len(x), prior.size.components).to(x)
     start, variance = torch.einsum("kc,chw->khw", B, x), torch.full_like(y, 1e-4)
+    given = Steps.of(A, B, prior).repeated()
 
     def network() -> None:
         with torch.no_grad():
-            unrolled(A, y, B, prior, start, variance=variance, level=float(x.mean()))
+            unrolled(A, y, B, prior, start, variance=variance, level=float(x.mean()), steps=given)
 
     steps["network"] = network
     return steps
