@@ -3,6 +3,8 @@
 import os
 import re
 from functools import partial
+from importlib import import_module
+from pathlib import Path
 
 import benchmark as script
 import pytest
@@ -51,6 +53,12 @@ def test_allocations_are_those_of_torch():
     assert sizes.count(4000) == 1 and sizes.count(-4000) == 1  # the difference, inside the operation
     assert timing.peak_memory(lambda: [torch.zeros(1000) + 1 for _ in range(5)], CPU) >= 6 * 4000
     assert timing.peak_memory(lambda: [(torch.zeros(1000) + 1).sum() for _ in range(5)], CPU) < 3 * 4000
+
+
+@pytest.mark.parametrize("command", sorted(path.stem for path in Path(module.__file__).parent.glob("[a-z]*.py")))
+def test_what_a_table_needs_is_there(command):
+    """Tables of hours are not made here, but what they import exists."""
+    import_module(f"benchmarks.{command}")
 
 
 def test_what_disagrees_is_not_timed():

@@ -45,11 +45,15 @@ def idle(gate: float) -> LearnedPrior:
     return prior
 
 
-def test_the_data_step_is_the_best_linear_estimate(monkeypatch):
-    """z + g R (y - G z), then z + R (y - G z), with R = S G^T (G S G^T + N)^-1 and G = Phi B^T, by dense matrices."""
+@pytest.mark.parametrize("mask_error", [0.0, 0.1])
+def test_the_data_step_is_the_best_linear_estimate(monkeypatch, mask_error):
+    """z + g R (y - G z), then z + R (y - G z), R = S G^T (G S G^T + E E^T + N)^-1 and G = Phi B^T, by dense matrices.
+
+    Column p of E is what an error of the mask at p, as large as is expected, adds to the snapshot of the start.
+    """
     monkeypatch.setattr(module, "CG_ITERS", 200)
     case = given(camera()) | {"prior": idle(0.75)}
-    _, z = unrolled(**case)
+    _, z = unrolled(**case, mask_error=mask_error)
     A, y, B, prior, start, variance = case.values()
     H, W = A.cube_shape[1:]
     G = oracle.matrix(A.mask.numpy(), A.shifts) @ np.kron(B.numpy().T, np.eye(H * W))
@@ -58,9 +62,12 @@ def test_the_data_step_is_the_best_linear_estimate(monkeypatch):
     S = np.kron((np.exp(prior.log_tau[1].numpy()) * s) ** 2, np.ones(H * W))
     N = variance.numpy().ravel() + math.exp(float(prior.log_floor[1])) * level**2 * A.gram_diag().numpy().ravel()
     expected = start.numpy().ravel()
+    light = np.clip((np.kron(B.numpy().T, np.eye(H * W)) @ expected).reshape(A.num_bands, H * W), 0, None)
+    top = mask_error * float(A.mask.max())
+    E = oracle.matrix(np.full((H, W), top), A.shifts) @ np.concatenate([np.diag(x) for x in light])
     for gate in (0.75, 1):
         r = y.numpy().ravel() - G @ expected
-        expected = expected + gate * S * (G.T @ np.linalg.solve(G * S @ G.T + np.diag(N), r))
+        expected = expected + gate * S * (G.T @ np.linalg.solve(G * S @ G.T + E @ E.T + np.diag(N), r))
     np.testing.assert_allclose(z.numpy().ravel(), expected, rtol=1e-6, atol=1e-8)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Self
 
@@ -98,6 +98,14 @@ class CodedAperture(Camera):
         if not self.mask.requires_grad and self._nonnegative:
             return self
         return replace(self, mask=self.mask.detach().abs())
+
+    @cached_property
+    def open(self) -> Self:
+        mask = self.mask.detach()
+        camera = object.__new__(type(self))  # its parts were checked; to do so again would wait for a GPU
+        vars(camera).update({part.name: getattr(self, part.name) for part in fields(self)})
+        vars(camera).update(mask=mask.abs().amax().expand(mask.shape[-2:]).contiguous(), _nonnegative=True)
+        return camera
 
     @cached_property
     def _nonnegative(self) -> bool:

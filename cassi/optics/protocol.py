@@ -98,6 +98,14 @@ class Camera(ABC):
         """The camera without the detector pixels where `keep` (like a measurement) is 0; other weights stay."""
         return self.weighted(keep if self.weights is None else self.weights * keep)
 
+    @property
+    def open(self) -> Camera | None:
+        """The camera with its mask's greatest transmission m_max everywhere; None without one mask for all bands.
+
+        An error e m_max of the mask, common to all bands, adds A_open (e x) to A x.
+        """
+        return None
+
     # properties of A A^T
 
     def absolute(self) -> Camera:

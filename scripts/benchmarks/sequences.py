@@ -16,7 +16,7 @@ from cassi.optics.detector import detect
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
 from cassi.running.reconstruct import reconstruct
-from cassi.sequence.frames import LOOKED_AT, REACH, InSequence, beside, sequence_plan
+from cassi.sequence.frames import PLAN_FRAMES, REACH, InSequence, beside, sequence_plan
 from cassi.settings import Settings
 from cassi.simulation.camera import random_mask
 
@@ -58,7 +58,7 @@ def sequences(
             A.forward(truth), full_well=FULL_WELL, read_noise=READ_NOISE, generator=torch.Generator().manual_seed(1)
         )
         frames = [Measurement(y=y.numpy(), mask=A.mask.numpy(), shifts=A.shifts, wavelengths=BANDS) for y in shot.y]
-        spread = [round((k + 0.5) * count / LOOKED_AT - 0.5) for k in range(LOOKED_AT)]
+        spread = [round((k + 0.5) * count / PLAN_FRAMES - 0.5) for k in range(PLAN_FRAMES)]
         solve = InSequence(sequence_plan([frames[t] for t in spread], ON_CPU), ON_CPU)
         single, joined, used = [], [], 0
         for t, m in enumerate(frames):
