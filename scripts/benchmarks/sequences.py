@@ -16,7 +16,7 @@ from cassi.optics.detector import detect
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
 from cassi.running.reconstruct import reconstruct
-from cassi.sequence.frames import PLAN_FRAMES, REACH, InSequence, beside, sequence_plan
+from cassi.sequence.frames import PLAN_FRAMES, REACH, InSequence, neighbor_indices, sequence_plan
 from cassi.settings import Settings
 from cassi.simulation.camera import random_mask
 
@@ -62,7 +62,7 @@ def sequences(
         solve = InSequence(sequence_plan([frames[t] for t in spread], ON_CPU), ON_CPU)
         single, joined, used = [], [], 0
         for t, m in enumerate(frames):
-            near = np.stack([m.y, *(frames[s].y for s in beside(t, count, REACH))])
+            near = np.stack([m.y, *(frames[s].y for s in neighbor_indices(t, count, REACH))])
             found = solve(Measurement(y=near, mask=m.mask, shifts=m.shifts, wavelengths=BANDS))
             by_itself = reconstruct(m, camera="as-given", device="cpu")
             single.append(psnr(by_itself.cube.clamp(0, 1), truth[t]))
