@@ -42,8 +42,9 @@ DARK = 0.02  # detector pixels below this share of the brightest are not fitted 
 # windows of ten CAVE scenes (128 and 160 px, 28 bands, 10,000 e) texture falls to 0.81 at least through exact masks,
 # grey and 0/1, and to 0.74 at least through a grey one that is wrong by 5 %, where a correction mostly costs; no such
 # window is taken. Where it is wrong by 12 %, eight of ten are. On four captures of a microscope whose mask is wrong by
-# about as much, texture falls to 0.57 to 0.69, on three of another camera to 0.79 to 0.89. What other captures explain
-# of one (`MIN_EXPLAINED`) is no texture of its scene: of several, none has to fade.
+# about as much, texture falls to 0.57 to 0.71, on three of another camera to 0.79 to 0.89. CAVE's cloth is finer than
+# that (0.71 to 0.74 at 256 px): through an exact mask it is taken in some cases, and loses 1.0 to 1.4 dB. What other
+# captures explain of one (`MIN_EXPLAINED`) is no texture of its scene: of several, none has to fade.
 FADED, FAR_LESS = 0.83, 0.73
 MAX_RISE = 1.1
 
