@@ -1,7 +1,5 @@
 """The network trained further for one scene and camera: what quality "best" adds."""
 
-from __future__ import annotations
-
 import copy
 import math
 import time

@@ -12,8 +12,6 @@ is a matched filter for it. v_c is of similar size in all bands if the residual 
 large in a band that is brighter than its neighbors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The other solvers by name, with hyper-parameters in units that are independent of the snapshot's."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

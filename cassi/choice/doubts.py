@@ -1,7 +1,5 @@
 """Warnings about a result, made from its numbers: for the program, for its file and for its pages."""
 
-from __future__ import annotations
-
 from cassi.choice.judge import MAX_IMPRINT, POOR_FIT
 from cassi.errors import Note
 

@@ -7,8 +7,6 @@ in standard errors. Each decision requires one of three limits of z. The mask's 
 almost blind, is judged beside it.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The uncertainty of a cube: the error of reconstructing the cube itself from simulated snapshots of it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import NamedTuple

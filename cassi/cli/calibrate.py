@@ -1,7 +1,5 @@
 """Make a calibration of a camera from captured frames: dark, flat, and the coded aperture at known wavelengths."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

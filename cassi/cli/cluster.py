@@ -1,7 +1,5 @@
 """Workers on a cluster, by Dask: what `--cluster` names."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor

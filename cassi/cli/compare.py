@@ -1,7 +1,5 @@
 """Compare two cubes, or the spectrum of a place in one with a spectrometer's; the second is the reference."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

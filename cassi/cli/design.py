@@ -1,7 +1,5 @@
 """Which camera to build: simulate and reconstruct a grid of cameras, and say what each choice is worth."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 from pathlib import Path

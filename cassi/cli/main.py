@@ -1,7 +1,5 @@
 """The program `cassi` and its subcommands; the scripts of the repository are doors to the same."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -1,7 +1,5 @@
 """`reconstruct` of a folder, of files, of a stack frame by frame, or of a sequence; resumed where it stopped."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 from collections.abc import Callable, Sequence

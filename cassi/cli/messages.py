@@ -1,7 +1,5 @@
 """What `reconstruct` prints of measurements and results; and the dry run, which does no more."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import replace
 from functools import partial

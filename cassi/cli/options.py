@@ -1,7 +1,5 @@
 """The options of every command, and the parser that is made of them; those of a reconstruction are its `Settings`."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """The files of a run, checked before anything is computed: nothing may be lost, what is written must find its place."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """What the options of `reconstruct` ask for, as one value: which scenes, how they are read, how they are solved."""
 
-from __future__ import annotations
-
 import argparse
 import glob
 from collections.abc import Sequence

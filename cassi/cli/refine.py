@@ -1,7 +1,5 @@
 """Refine a camera from its own captures of any scenes: where and how sharp the mask of each band really is."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What every subcommand shares: errors on one line with the option that cures them, exit codes, what is printed."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Simulate a coded-aperture snapshot, from a spectral cube or a painted scene, with a camera's noise."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

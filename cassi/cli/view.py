@@ -1,7 +1,5 @@
 """Look at a result in the browser."""
 
-from __future__ import annotations
-
 import argparse
 import webbrowser
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Compile the kernels now, once for a machine, so that no reconstruction waits for it."""
 
-from __future__ import annotations
-
 import argparse
 import time
 

@@ -1,7 +1,5 @@
 """Cubes with labelled axes, for xarray."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One scene from its files: a snapshot, or several shots, each through its own mask."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tables of a spectrometer: wavelength and value, as whatever program wrote them, and their means over bands."""
 
-from __future__ import annotations
-
 import codecs
 import os
 import re

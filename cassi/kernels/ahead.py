@@ -4,8 +4,6 @@ The run itself compiles the others when it calls them, and finds these in the ca
 same machine code: who was faster changes no result.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import subprocess

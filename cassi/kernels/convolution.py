@@ -4,8 +4,6 @@ Convolution and correlation are each other's derivative, so both differentiate t
 kernel handles short rows; two long rows, and all rows on other devices, go through the FFT.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """Second moments of spectra, S = sum over images and pixels of (x - mean)(x - mean)^T, without a copy of the images."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn.functional import linear  # a b^T: one call where torch.mm needs a second for the transpose

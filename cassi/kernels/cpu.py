@@ -5,8 +5,6 @@ rows or images, so that threads can share the work. `cassi.kernels.gpu` has the 
 absent argument is an empty array, not None, because numba would compile each kernel again for the other type.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

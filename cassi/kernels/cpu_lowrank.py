@@ -1,7 +1,5 @@
 """Groups of similar patches and their filters on the CPU, see `cassi.priors.nonlocal_lowrank.GroupFilters`."""
 
-from __future__ import annotations
-
 import itertools
 from typing import NamedTuple
 

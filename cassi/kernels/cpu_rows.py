@@ -1,7 +1,5 @@
 """Correlation of rows with short rows, compiled by numba."""
 
-from __future__ import annotations
-
 import numpy as np
 from torch import Tensor
 

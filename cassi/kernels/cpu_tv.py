@@ -1,7 +1,5 @@
 """The dual steps of total variation, compiled by numba: all of them in one sweep over an image."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Selects the kernels for a call: compiled ones on the CPU, Triton's on a CUDA device, or none, for eager torch."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Displacement of images along a vector field, as a sparse matrix and its transpose."""
 
-from __future__ import annotations
-
 import warnings
 
 import torch

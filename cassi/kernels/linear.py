@@ -1,7 +1,5 @@
 """Matrices given as functions: conjugate gradients, power iteration, derivatives."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 

@@ -5,8 +5,6 @@ pixel is covered without padding. With corners on the stride alone
 `extract_patches(x, p, s).reshape(B, p * p, -1)` is `torch.nn.functional.unfold`.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

@@ -4,8 +4,6 @@ In eager torch the sum is one fused multiply-add per band over the whole batch, 
 adjoint is one product with a view that holds all bands.
 """
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import mmap

@@ -1,7 +1,5 @@
 """A Gaussian blur of images."""
 
-from __future__ import annotations
-
 import math
 
 import torch

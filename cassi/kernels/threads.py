@@ -4,8 +4,6 @@ The calling thread is one of them, and several Python threads may call at once. 
 waking others costs more than it saves.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Figures of a camera: its calibration on a bench, and its fit to captures."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from cassi.calibration.camera_model import band_positions, coordinates, polynomial

@@ -3,8 +3,6 @@
 The table beside this file (`cie_1931_d65.csv`, every 5 nm) holds the observer and illuminant D65, and names its source.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from importlib.resources import files
 from typing import Literal, NamedTuple

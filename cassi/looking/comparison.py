@@ -1,7 +1,5 @@
 """Two cubes side by side: how far apart they are, band by band and pixel by pixel."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

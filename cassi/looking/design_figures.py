@@ -1,7 +1,5 @@
 """What each choice of a camera is worth, as figures; see `cassi.running.design`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

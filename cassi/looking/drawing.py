@@ -1,7 +1,5 @@
 """Parts that several figures share: bands side by side, points and their spectra."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

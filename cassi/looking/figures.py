@@ -5,8 +5,6 @@ notebooks and servers. Cubes are (C, H, W) tensors or arrays in any unit, wavele
 are None, bands are numbered from 1.
 """
 
-from __future__ import annotations
-
 import os
 import textwrap
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """A sequence of cubes as a short film in color."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A paragraph for a paper: what was done to a snapshot, with version, settings and what to cite."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from cassi.looking.report_data import ReportData

@@ -5,8 +5,6 @@ few band-sized buffers) and returns plain floats. Nothing is clipped; `score`, w
 the estimate to [0, peak] first, as tables of the field usually do.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """A reader for napari: `napari cube.h5` shows the bands, with their wavelengths, and their error bars."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Results at a glance: small pictures with the main numbers, in a notebook or on the page of a folder."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

@@ -1,7 +1,5 @@
 """The content of a report: cube, snapshot, truth, history and texts, from memory or from a file."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

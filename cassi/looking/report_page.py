@@ -4,8 +4,6 @@
 from the input, and the content security policy of the page allows no other script and no request.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import math

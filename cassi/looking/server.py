@@ -1,7 +1,5 @@
 """A small local server for the report of a result, for a browser here or at the other end of a tunnel."""
 
-from __future__ import annotations
-
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 

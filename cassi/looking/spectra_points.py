@@ -1,7 +1,5 @@
 """Chooses the pixels whose spectra are shown."""
 
-from __future__ import annotations
-
 import numpy as np
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Compares the spectrum of a region with a spectrometer, or with the same region of another cube."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The common style of all figures, and their building blocks."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast

@@ -1,7 +1,5 @@
 """A camera as other libraries have them: SciPy and PyLops (LinearOperator), deepinv (LinearPhysics)."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Builds the camera of a measurement."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

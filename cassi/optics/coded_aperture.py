@@ -1,7 +1,5 @@
 """The common part of cameras with one coded aperture and one disperser: mask m, shifts d_c, row weights w."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace

@@ -5,8 +5,6 @@ block of scene columns [a, b), the detector columns [a + span, b) are thus expla
 them also contain light of the neighbors and get the row weight 0. At the border of the frame all columns count.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import TypeGuard

@@ -1,7 +1,5 @@
 """The detector: noise, digitization and black level; and the brightness of a scene."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The imprint of the mask on a cube: a measure of camera and reconstruction that needs no ground truth."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

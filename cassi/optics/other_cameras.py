@@ -1,7 +1,5 @@
 """Double disperser and video camera: CASSI with all shifts 0 and one mask per band."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

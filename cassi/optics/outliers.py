@@ -1,7 +1,5 @@
 """Detector pixels that light cannot explain: hot pixels, cosmic rays, spikes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Gaussians: a point-spread function and a local mean."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The transfer function of sRGB, IEC 61966-2-1: from light to display values, and back."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

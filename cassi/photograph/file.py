@@ -1,7 +1,5 @@
 """Reads and writes a photograph of the scene by a second camera."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

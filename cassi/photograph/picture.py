@@ -1,7 +1,5 @@
 """A photograph of the scene by a second camera, as given by the user."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

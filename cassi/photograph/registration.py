@@ -1,7 +1,5 @@
 """Registration of a photograph to a snapshot: the similarity transform that fits a first cube."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

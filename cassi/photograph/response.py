@@ -1,7 +1,5 @@
 """Response, tone curve and noise of a photograph, fitted to a known scene."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Reconstruction of a snapshot with a photograph: registration, response, and a joint solution if it helps."""
 
-from __future__ import annotations
-
 from dataclasses import astuple, dataclass, replace
 
 import numpy as np

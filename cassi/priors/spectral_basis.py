@@ -8,8 +8,6 @@ components describe the Munsell colors). The images of color are simpler than th
 should weigh them accordingly: `coefficient_weights`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

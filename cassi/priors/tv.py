@@ -10,8 +10,6 @@ After Chambolle (2005), "Total variation minimization and a class of binary MRF 
 Teboulle, IEEE TIP 18 (2009).
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

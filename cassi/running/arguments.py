@@ -1,7 +1,5 @@
 """From the arguments of a call to a `Measurement` and `Settings`: files are read, arrays and numbers are checked."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import replace

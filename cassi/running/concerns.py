@@ -1,7 +1,5 @@
 """What speaks against a measurement or a result, in sentences: warnings of the program, notes of the result."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

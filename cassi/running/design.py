@@ -1,7 +1,5 @@
 """Which camera to build: a grid of cameras, each simulated and reconstructed, and what each choice is worth."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -32,8 +32,6 @@ with another denoiser, `Learned.run` calls `unrolled`, whose data step is `_Data
 (solvers/unrolled.py), with `forward` and `adjoint` (kernels/shift_sum.py).
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The plan of a reconstruction in a file, so that a series of snapshots is solved in one way."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

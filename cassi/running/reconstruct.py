@@ -1,7 +1,5 @@
 """`cassi.reconstruct`: one call from a measurement to a cube; `cassi.running.pipeline` lists the calls below it."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import sys

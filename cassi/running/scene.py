@@ -1,7 +1,5 @@
 """From measurement and settings to a `Scene`: the camera on its device, and its snapshots less their black level."""
 
-from __future__ import annotations
-
 import math
 import os
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """A frame larger than memory: checked, prepared and planned as any other, solved tile by tile into a file."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ every pixel of the tile keeps all its detector pixels, with the second so do the
 pixels more are for the prior.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Small runs that compile the kernels which runs take, once for a machine."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """From radiance to reflectance, by a capture of a white reference under the same light."""
 
-from __future__ import annotations
-
 import math
 import os
 from dataclasses import replace

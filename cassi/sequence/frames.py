@@ -3,8 +3,6 @@
 A frame depends only on the snapshots of its neighbors, not on their results, so that each can be resumed separately.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import time

@@ -4,8 +4,6 @@ Reconstructions carry traces of the mask, which stand still while the scene move
 reconstructions is therefore only a start; the snapshot itself decides.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Optical flow between coefficient images, and images warped along it."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

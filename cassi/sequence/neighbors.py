@@ -6,8 +6,6 @@ neighbor; where it explains that badly, the misfit counts as noise. If neighbors
 held-out pixels, the frame is reconstructed alone.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Simulated measurements: coded apertures, and a camera that counts electrons."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Literal

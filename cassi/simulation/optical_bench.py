@@ -5,8 +5,6 @@ several points per pixel, the dispersion is nonlinear, and the coded aperture is
 package is used, so that a calibration which recovers the camera does not merely invert its own model.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A painted still life with plausible spectra, for use without a camera or a data set."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Alternating direction method of multipliers for 1/2 |Phi x - y|^2 + g(x)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

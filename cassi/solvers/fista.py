@@ -1,7 +1,5 @@
 """Accelerated proximal gradient (FISTA) for 1/2 |Phi x - y|^2 + g(x)."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Generalized alternating projection: project onto the cubes that explain the measurement, denoise, repeat."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

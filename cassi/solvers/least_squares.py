@@ -1,7 +1,5 @@
 """Linear reconstruction: damped least squares in closed form or by conjugate gradients."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

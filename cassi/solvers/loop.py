@@ -1,7 +1,5 @@
 """The result of a solver, and the loop that all iterative solvers share."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator

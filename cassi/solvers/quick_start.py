@@ -1,7 +1,5 @@
 """A first cube for the learned prior, and the noise of its snapshot, for a batch and without waiting for the device."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

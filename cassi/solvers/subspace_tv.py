@@ -1,7 +1,5 @@
 """Reconstruction in a spectral subspace with total variation of the coefficient images: the default solver."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

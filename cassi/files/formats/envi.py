@@ -1,7 +1,5 @@
 """Read and write ENVI images, a header .hdr beside its data, with the package `spectral`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
