@@ -209,7 +209,7 @@ FAULTS = [
         "come_back_to"),
     Fault("uncertainty in units of its square", "choice/uncertainty.py::standard_deviation", "power / 2", "power",
         "test_choice_uncertainty.py", "by_hand or within"),
-    Fault("compiled row kernels are not reversed", "kernels/cpu_rows.py::_correlate_rows", "m - one - k", "k",
+    Fault("compiled row kernels are not reversed", "kernels/convolution.py::_correlate_rows", "m - one - k", "k",
         "test_kernels_convolution.py", "numpy", True),
     Fault("compiled groups are not shrunk", "kernels/cpu_lowrank.py::_filtered", "shrunk[a, j]", "plane[a, j]",
         "test_priors_nonlocal_lowrank.py", "agree", True),

@@ -17,7 +17,7 @@ from cassi.calibration.found_camera import FoundCamera, find_camera
 from cassi.cli.main import run
 from cassi.files import read_measurement
 from cassi.looking import calibration_figures
-from cassi.optics.measurement import Measurement, share_camera
+from cassi.optics.measurement import Measurement, camera_difference
 
 SHIFTS = tuple(range(0, -16, -2))  # a sign that the width of the frame does not tell
 SIZE = 128
@@ -89,7 +89,7 @@ OTHERS = {
 def test_captures_of_two_cameras_are_refused(captures, other):
     """Whatever makes the camera another one; which two they are is said."""
     m, same = (replace(one, wavelengths=nm) for one, nm in zip(captures, (np.linspace(400, 600, 8), None), strict=True))
-    assert share_camera([m, same])
+    assert not camera_difference([m, same])
     wrong = replace(OTHERS[other](m), source="other.h5")
     for call in (calibrate_from_captures, lambda of: find_camera(*of)):
         refused(call, [m, same, wrong])

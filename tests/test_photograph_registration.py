@@ -9,7 +9,7 @@ from PIL import Image
 from scipy.ndimage import gaussian_filter
 
 from cassi import CASSI, SidePicture
-from cassi.photograph.file import read_side_picture, write_side_picture
+from cassi.photograph.picture import read_side_picture, write_side_picture
 from cassi.photograph.registration import FITS, _fit, register
 from cassi.photograph.response import estimate_noise, fit_gain, fit_response, fit_tone_curve, misfit
 from cassi.photograph.similarity import Similarity

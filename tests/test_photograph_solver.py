@@ -15,8 +15,7 @@ from cassi import CASSI, SidePicture
 from cassi.choice.stages import Learned, Tv
 from cassi.cli.main import main
 from cassi.looking.metrics import psnr
-from cassi.photograph.file import read_side_picture
-from cassi.photograph.picture import expected_response
+from cassi.photograph.picture import expected_response, read_side_picture
 from cassi.photograph.similarity import Similarity
 from cassi.photograph.solver import _fill_blank_corners
 from cassi.priors.spectral_basis import smooth_basis

@@ -23,17 +23,11 @@ MAX_IMPRINT = 0.12  # above it the mask's pattern is visible in the cube
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """Errors at held-out pixels and the mask's imprint, of one candidate.
+    """Errors at held-out pixels and the mask's imprint, of one candidate."""
 
-    Attributes:
-        error: |y - Phi x| / |y| at the held-out pixels.
-        squared: (y - Phi x)^2 at these, (n,) float64.
-        imprint: see `cassi.optics.imprint`; None where unknown.
-    """
-
-    error: float
-    squared: Tensor
-    imprint: float | None = None
+    error: float  # |y - Phi x| / |y| at the held-out pixels
+    squared: Tensor  # (y - Phi x)^2 at these, (n,) float64
+    imprint: float | None = None  # see `cassi.optics.imprint`; None where unknown
 
 
 def z(new: Tensor, old: Tensor, *, allowance: float = 0.0, weight: Tensor | None = None) -> float:

@@ -1,7 +1,7 @@
 """Which camera to build: simulate and reconstruct a grid of cameras, and say what each choice is worth."""
 
 import argparse
-import csv
+from dataclasses import asdict
 from pathlib import Path
 
 from tqdm import tqdm
@@ -29,13 +29,9 @@ def run(args: argparse.Namespace) -> int:
         quality=args.quality,
         progress=lambda todo: tqdm(todo, unit="run", disable=args.quiet or None),
     )
-    with (output / "design.csv").open(encoding="utf-8", newline="") as file:
-        rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
-    figures = {
-        "psnr": choices_figure(rows, value="psnr_db", label="PSNR [dB]"),
-        "angle": choices_figure(rows, value="angle_deg", label="spectral angle [°]"),
-    }
-    save_figures(figures, output, dpi=150)
+    rows = [asdict(design) | quality._asdict() for design, quality in found.items()]
+    angles = choices_figure(rows, value="angle", label="spectral angle [°]")
+    save_figures({"psnr": choices_figure(rows), "angle": angles}, output, dpi=150)
     best = sorted(found.items(), key=lambda one: one[1].psnr, reverse=True)
     say(args, f"{'step':>5} {'element':>8} {'bands':>6} {'electrons':>10} {'PSNR':>9} {'angle':>8}")
     for design, quality in best[:5] if len(best) <= 6 else [*best[:5], best[-1]]:

@@ -79,23 +79,14 @@ class Reading:
 
 @dataclass(frozen=True)
 class Task:
-    """What there is to do.
+    """What there is to do."""
 
-    Attributes:
-        frames: the scenes.
-        many: each gets a cube of its own, in one place.
-        read: how each is read.
-        settings: how each is reconstructed.
-        output: file of the result, or folder of the results.
-        report: file of the page; None: none, or in the folder of the results.
-    """
-
-    frames: Sequence[Frame]
-    many: bool
-    read: Reading
-    settings: Settings
-    output: Path = Path()
-    report: Path | None = None
+    frames: Sequence[Frame]  # the scenes
+    many: bool  # each gets a cube of its own, in one place
+    read: Reading  # how each is read
+    settings: Settings  # how each is reconstructed
+    output: Path = Path()  # file of the result, or folder of the results
+    report: Path | None = None  # file of the page; None: none, or in the folder of the results
 
     def measurement(self, frame: Frame) -> Measurement:
         """Of one scene."""

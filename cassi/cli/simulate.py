@@ -17,8 +17,7 @@ from cassi.files.cubes import read_mask
 from cassi.files.wavelength_files import parse_wavelengths
 from cassi.optics.measurement import Measurement
 from cassi.optics.other_cameras import double_disperser
-from cassi.photograph.file import write_side_picture
-from cassi.photograph.picture import expected_response
+from cassi.photograph.picture import expected_response, write_side_picture
 from cassi.photograph.similarity import Similarity
 from cassi.simulation.camera import moving, random_mask, side_photograph, simulate, stacked, video_of
 from cassi.simulation.optical_bench import simulate_bench, write_bench

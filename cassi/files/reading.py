@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -31,7 +30,7 @@ from cassi.files.options import MAX_BANDS, Levels, ReadOptions
 from cassi.files.scaling import band_axis, digits, mask_to_float32, plan_counts, read_leading, scale_cube, to_float32
 from cassi.files.wavelength_files import differing, parse_wavelengths
 from cassi.optics.geometry import Shifts, infer_shifts
-from cassi.optics.measurement import Measurement
+from cassi.optics.measurement import Measurement, any_bad
 from cassi.optics.outliers import remove_impulses
 from cassi.optics.wavelengths import check_wavelengths
 
@@ -104,22 +103,22 @@ class OpenedMeasurement:
         notes = list(self.notes)
         container = self.container
         name = f"{container.path}: '{self.entry.name}'"
-        marked = _select_marked(self.marked, frames)
-        raw = self.counts(frames)
-        marked = _mark_missing(self.entry, raw, marked, notes)
-        raw = _blank_bad_pixels(raw, marked, notes)
+        raw, bad = _bad_pixels(self, self.counts(frames), frames, notes)
         kind, levels = self.entry.dtype or raw.dtype, self.options.levels
         counts = plan_counts(kind, float(raw.min()), float(raw.max()), self.entry.bits, levels, digits(raw))
         y, saturated = counts.apply(raw, name)
         del raw
         notes.append(counts.note)
-        bad = _merge_bad_pixels(marked, saturated, notes)
+        full: np.ndarray = np.logical_or.reduce(saturated.reshape(-1, *saturated.shape[-2:]))
+        if full.any():
+            notes.append(f"{np.count_nonzero(full)} saturated pixels are treated as bad")
+            bad = any_bad((full, bad))
         if bad is not None and bad.all():
             raise InputError(f"{name}: every detector pixel is marked bad or saturated")
         if not y.any():
             notes.append("the measurement is zero everywhere")
         truth = _truth(self, frames, notes)
-        cube = None if truth is None else _in_unit_of(y, self.mask, truth, counts.scale, notes)
+        cube = None if truth is None else _in_unit_of(y, self.mask, *truth, counts.scale, notes)
         scale, unit = counts.scale, counts.unit
         if scale == 1:
             scale = _number(container, "scale") or scale
@@ -240,42 +239,26 @@ def _bad_pixel_map(
     return marked
 
 
-def _select_marked(marked: np.ndarray | None, frames: int | slice | None) -> np.ndarray | None:
-    """The marked pixels (H, W') of these frames; with a map per frame, those marked in any of them."""
-    if marked is None or marked.ndim == 2:
-        return marked
-    picked = marked[slice(None) if frames is None else frames]
-    return np.asarray(picked if isinstance(frames, int) else picked.any(axis=0))
+def _bad_pixels(
+    opened: OpenedMeasurement, raw: np.ndarray, frames: int | slice | None, notes: list[str]
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """The numbers of these frames, 0 where a bad pixel holds NaN or Inf, and the bad pixels (H, W'), or None.
 
-
-def _mark_missing(entry: Entry, raw: np.ndarray, marked: np.ndarray | None, notes: list[str]) -> np.ndarray | None:
-    """The marked pixels and those that the file declares missing in any of these frames."""
-    if not entry.declares_missing or raw.dtype.kind != "f":
-        return marked
-    missing: np.ndarray = np.isnan(raw).reshape(-1, *raw.shape[-2:]).any(axis=0)
-    if not missing.any():
-        return marked
-    notes.append(f"{np.count_nonzero(missing)} pixels that the file declares missing are marked as bad")
-    return missing if marked is None else marked | missing
-
-
-def _blank_bad_pixels(raw: np.ndarray, marked: np.ndarray | None, notes: list[str]) -> np.ndarray:
-    """Set bad pixels with NaN or Inf to 0; their values are never used."""
-    if marked is None or raw.dtype.kind != "f":
-        return raw
-    blank = marked & ~np.isfinite(raw)
-    if blank.any():
+    Bad is what a map marks, of a map per frame in any of these, and what the file declares missing in any of them.
+    """
+    bad = opened.marked
+    if bad is not None and bad.ndim == 3:
+        picked = bad[slice(None) if frames is None else frames]
+        bad = np.asarray(picked if isinstance(frames, int) else picked.any(axis=0))
+    if raw.dtype.kind != "f":
+        return raw, bad
+    if opened.entry.declares_missing and (missing := np.isnan(raw).reshape(-1, *raw.shape[-2:]).any(0)).any():
+        notes.append(f"{np.count_nonzero(missing)} pixels that the file declares missing are marked as bad")
+        bad = any_bad((missing, bad))
+    if bad is not None and (blank := bad & ~np.isfinite(raw)).any():
         notes.append(f"{np.count_nonzero(blank)} bad pixels hold NaN or Inf and were set to 0")
         raw = np.where(blank, 0, raw)
-    return raw
-
-
-def _merge_bad_pixels(marked: np.ndarray | None, saturated: np.ndarray, notes: list[str]) -> np.ndarray | None:
-    flat: np.ndarray = np.logical_or.reduce(saturated.reshape(-1, *saturated.shape[-2:]), axis=0)
-    if flat.any():
-        notes.append(f"{np.count_nonzero(flat)} saturated pixels are treated as bad")
-        return flat if marked is None else flat | marked
-    return marked
+    return raw, bad
 
 
 def _geometry(
@@ -329,15 +312,9 @@ def _wavelengths(
     return None
 
 
-class _Truth(NamedTuple):
-    """Values as stored, (C, H, W) or (N, C, H, W), and their name."""
-
-    values: np.ndarray
-    name: str
-
-
-def _truth(opened: OpenedMeasurement, frames: int | slice | None, notes: list[str]) -> _Truth | None:
-    """The truth, if the file has one of matching size; of a stack, one of these frames."""
+def _truth(opened: OpenedMeasurement, frames: int | slice | None, notes: list[str]) -> tuple[np.ndarray, str] | None:
+    """The truth as stored, (C, H, W) or (N, C, H, W), and its name, if the file has one of matching size; of a stack,
+    one of these frames."""
     container, layout, num_bands = opened.container, opened.layout, len(opened.shifts)
     entry = find(container, TRUTH)
     if entry is None or entry in (opened.entry, opened.mask_entry):
@@ -362,7 +339,7 @@ def _truth(opened: OpenedMeasurement, frames: int | slice | None, notes: list[st
     if len(entry.shape) == 3 and len(opened.frames) > 1 and not _explains(opened, values, frames):
         notes.append(f"'{entry.name}' is one truth beside {len(opened.frames)} snapshots and not that of all: not used")
         return None
-    return _Truth(values, entry.name)
+    return values, entry.name
 
 
 def _explains(opened: OpenedMeasurement, cube: np.ndarray, frames: int | slice | None) -> bool:
@@ -383,13 +360,14 @@ def _explains(opened: OpenedMeasurement, cube: np.ndarray, frames: int | slice |
     return bool(np.all(np.asarray(picked) <= 1.5 * min(residuals) + 0.01))
 
 
-def _in_unit_of(y: np.ndarray, mask: np.ndarray, truth: _Truth, scale: float, notes: list[str]) -> np.ndarray:
+def _in_unit_of(
+    y: np.ndarray, mask: np.ndarray, values: np.ndarray, name: str, scale: float, notes: list[str]
+) -> np.ndarray:
     """The truth in the unit of the snapshots, by the light that arrives, sum y = sum m x, whatever the shifts.
 
     Divided by what integers of its own are divided by, or as the snapshots were, whichever fits; where neither does, it
     is in another unit, and divided by the ratio.
     """
-    values, name = truth
     own = plan_counts(values.dtype, 0.0, float(values.max()), None).scale if values.dtype.kind in "iu" else 1.0
     mean = values.mean(axis=tuple(range(values.ndim - 3)), dtype=np.float64)
     sent = float((mean * mask).sum())

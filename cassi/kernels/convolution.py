@@ -6,14 +6,17 @@ kernel handles short rows; two long rows, and all rows on other devices, go thro
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from scipy.fft import next_fast_len
 from torch import Tensor
 
-from cassi.kernels.cpu_rows import correlate_rows as compiled_rows
 from cassi.kernels.dispatch import kernels
+from cassi.kernels.jit import Array, jit
+from cassi.kernels.threads import share_out
 
 _FFT_BLOCK = 2**18  # elements transformed at a time, so that they stay in the cache
+_ROW_OVERHEAD = 64  # cost of starting a row, in groups of four multiplications
 
 
 def convolve_rows(a: Tensor, v: Tensor) -> Tensor:
@@ -87,8 +90,47 @@ def _compute(a: Tensor, v: Tensor, correlates: bool) -> Tensor:
         width, padding = n + m - 1, min(n, m) - 1
         one, other = (a, other) if m <= n else (v.expand(rows, m), a)
     y = a.new_empty(rows, width)
-    compiled_rows(one.contiguous(), other.contiguous(), y, padding=padding, reverse=not correlates)
+    arrays = (t.detach().numpy() for t in (one.contiguous(), other.contiguous(), y))
+    work = rows * (_ROW_OVERHEAD + width * other.shape[1] // 4)
+    share_out(_correlate_rows, rows, work, *arrays, padding, not correlates)
     return y
+
+
+@jit
+def _correlate_rows(y: Array, v: Array, out: Array, padding: int, reverse: bool, start: int, stop: int) -> None:
+    """out[r, t] = sum_i y[r, t + i - padding] v[r, i], zero beyond the ends; v (n, M) or (1, M), or reversed."""
+    # unsigned indices: numba checks signed ones for negative values, which prevents vectorization
+    zero, one, two, three, four = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
+    length, m, width, border = np.uint64(y.shape[1]), np.uint64(v.shape[1]), np.uint64(out.shape[1]), np.uint64(padding)
+    row = np.zeros(y.shape[1] + 2 * padding + 3, y.dtype)
+    taps = np.zeros((v.shape[1] + 3) // 4 * 4, y.dtype)  # used four at a time, so that `out` is loaded less often
+    for r in range(np.uint64(start), np.uint64(stop)):
+        for j in range(length):
+            row[border + j] = y[r, j]
+        source = r if v.shape[0] > 1 else zero
+        for k in range(m):
+            taps[m - one - k if reverse else k] = v[source, k]
+        if width < m and width < 16:
+            for t in range(width):
+                total = y.dtype.type(0)
+                for k in range(m):
+                    total += row[t + k] * taps[k]
+                out[r, t] = total
+            continue
+        i = one if m % four == one else four
+        a, b, c, d = taps[zero], taps[one], taps[two], taps[three]
+        if i == one:
+            for t in range(width):
+                out[r, t] = a * row[t]
+        else:
+            for t in range(width):
+                out[r, t] = (a * row[t] + b * row[t + one]) + (c * row[t + two] + d * row[t + three])
+        while i < m:
+            a, b, c, d = taps[i], taps[i + one], taps[i + two], taps[i + three]
+            for t in range(width):
+                q = t + i
+                out[r, t] += (a * row[q] + b * row[q + one]) + (c * row[q + two] + d * row[q + three])
+            i += four
 
 
 def _convolve_by_fft(a: Tensor, v: Tensor) -> Tensor:

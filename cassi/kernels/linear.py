@@ -96,18 +96,10 @@ def tracked(*tensors: Tensor | None) -> bool:
         return True
     if torch.compiler.is_compiling():
         return False
-    return any(_is_wrapped(t) or _is_dual(t) for t in given)
-
-
-def _is_wrapped(tensor: Tensor) -> bool:
-    """Whether it is one of vmap, grad, vjp or jvp, without memory of its own."""
-    wrapped: bool = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-    return wrapped
-
-
-def _is_dual(tensor: Tensor) -> bool:
-    """Whether it carries a derivative forwards."""
-    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
+    if any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in given):  # by vmap, grad, vjp or jvp
+        return True
+    forwards = forward_ad._current_level >= 0
+    return forwards and any(forward_ad.unpack_dual(t).tangent is not None for t in given)  # type: ignore[no-untyped-call]
 
 
 def linear_map(v: Tensor, function: Matrix, adjoint: Matrix) -> Tensor:

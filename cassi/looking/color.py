@@ -134,18 +134,24 @@ def band_colors(wavelengths: ArrayLike | Tensor | None, num_bands: int) -> np.nd
 
 def _linear_srgb(cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | None) -> np.ndarray:
     """Linear sRGB (3, H * W), not yet fitted into the gamut; NaN and Inf become black."""
-    values = as_array(cube)
-    if values.ndim != 3:
-        raise ValueError(f"cube must be (bands, height, width), got shape {values.shape}: select one frame")
-    weights = _band_weights(wavelengths, len(values)).astype(np.float32)
+    values, centers = as_cube(cube, wavelengths)
+    weights = _band_weights(centers, len(values)).astype(np.float32)
     linear: np.ndarray = weights @ values.reshape(len(values), -1).astype(np.float32, copy=False)
     np.nan_to_num(linear, copy=False, posinf=0, neginf=0)
     return linear
 
 
-def as_array(values: Tensor | np.ndarray) -> np.ndarray:
-    """A tensor or an array as an array in memory."""
-    return np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
+def as_cube(
+    cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | None = None
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """One cube (C, H, W) and its band centers (C,), checked, in memory."""
+    values = np.asarray(cube.detach().cpu() if isinstance(cube, Tensor) else cube)
+    if values.ndim != 3:
+        raise ValueError(f"cube must be (bands, height, width), got shape {values.shape}: select one frame")
+    centers = None if wavelengths is None else np.asarray(wavelengths, dtype=np.float64)
+    if centers is not None and centers.shape != values.shape[:1]:
+        raise ValueError(f"wavelengths must have shape ({len(values)},), got {centers.shape}: one per band")
+    return values, centers
 
 
 def _sample(values: np.ndarray) -> np.ndarray:
@@ -161,8 +167,6 @@ def _band_weights(wavelengths: ArrayLike | Tensor | None, num_bands: int) -> np.
     unseen = np.linspace(*FALSE_COLOR_RANGE, num_bands)
     centers = np.asarray(unseen if wavelengths is None else wavelengths, dtype=np.float64)
     table = _observer()
-    if centers.shape != (num_bands,):
-        raise ValueError(f"wavelengths must have shape ({num_bands},), got {centers.shape}: one per band")
     if not np.isfinite(centers).all() or len(np.unique(centers)) < num_bands:
         raise ValueError(f"wavelengths must be finite and distinct, got {centers.tolist()}")
     centers = centers if is_visible(centers) else unseen

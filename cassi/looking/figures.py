@@ -21,7 +21,7 @@ from torch import Tensor
 
 from cassi.errors import InputError
 from cassi.files.atomic import replacing
-from cassi.looking.color import cube_to_srgb, is_visible, shown_range, value_label, white_level
+from cassi.looking.color import as_cube, cube_to_srgb, is_visible, shown_range, value_label, white_level
 from cassi.looking.drawing import draw_points, draw_scale_bar, draw_spectra, draw_strip, strip_of
 from cassi.looking.metrics import band_psnr, residual_whiteness, spectral_angles
 from cassi.looking.report_data import ReportData
@@ -38,7 +38,6 @@ from cassi.looking.style import (
     Array,
     Figure,
     Row,
-    as_cube,
     decades,
     draw_map,
     evenly,
@@ -77,7 +76,7 @@ def residual(residual: Array, *, unit: str = "") -> Figure:
 @styled
 def uncertainty_map(deviation: Array, *, unit: str = "") -> Figure:
     """Map of the uncertainty of a cube (C, H, W), root mean square over the bands."""
-    values, _ = as_cube(deviation, None)
+    values, _ = as_cube(deviation)
     mean = np.sqrt((values.astype(np.float64) ** 2).mean(0))
     width, height = picture_size(mean.shape)
     figure, ((axes,),) = page(Row((max(width, 3.2),), height, left=EDGE, below=2 * LINE))
@@ -119,7 +118,7 @@ def bands(
     Where the `uncertainty` (C, H, W), in the unit of the cube, is larger than the value, this color is another.
     """
     values, centers = as_cube(cube, wavelengths)
-    sigma = None if uncertainty is None else as_cube(uncertainty, None)[0]
+    sigma = None if uncertainty is None else as_cube(uncertainty)[0]
     chosen, width = evenly(len(values), MAX_BANDS), 10.8
     ideal = np.sqrt(1.6 * len(chosen) * values.shape[1] / values.shape[2])  # for a page of about 3:2
     columns = min(len(chosen), int(np.ceil(ideal)))
@@ -255,7 +254,7 @@ def difference(
     second.
     """
     values, centers = as_cube(estimate, wavelengths)
-    other, _ = as_cube(reference, None)
+    other, _ = as_cube(reference)
     angles = spectral_angles(values, other).cpu().numpy()
     delta = values.astype(np.float64) - other
     peak = max(1.0, float(np.nanmax(other)))

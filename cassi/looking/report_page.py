@@ -125,7 +125,7 @@ def make_page(data: ReportData) -> str:
         "color_note": "Color as seen in daylight" if is_visible(centers) else "False color: no visible wavelength",
         "aspect": f"{width} / {height}",
         "detector_aspect": f"{detector[1]} / {detector[0]}",
-        "layers": {name: words for name, words in LAYERS.items() if _has(data, name)},
+        "layers": {name: words for name, words in LAYERS.items() if cubes.get(name, data.truth) is not None},
         "spectra_note": _spectra_note(data, thin),
         "white": None if data.residual is None else residual_whiteness(data.residual),
         "detectors": [(name, DETECTORS[name], *map(_number, limits[name])) for name in limits],
@@ -143,11 +143,6 @@ def _clipped_psnr(cube: Array, truth: Array) -> list[float]:
     """PSNR of each band [dB] as in `cassi.looking.figures.difference`."""
     peak = max(1.0, float(np.nanmax(truth)))
     return band_psnr(np.clip(cube, 0, peak), truth, peak=peak)
-
-
-def _has(data: ReportData, layer: str) -> bool:
-    needed = {"cube": data.cube, "uncertainty": data.uncertainty}.get(layer, data.truth)
-    return needed is not None
 
 
 def thinned(cube: CubeLike, every: int) -> Array:

@@ -3,7 +3,7 @@
 import numpy as np
 from torch import Tensor
 
-from cassi.looking.color import as_array
+from cassi.looking.color import as_cube
 
 WORST = 0.88, 0.92  # shares of the pixels with smaller errors than the last point, from and to
 
@@ -35,9 +35,7 @@ def choose_points(
         >>> sorted(column < 16 for row, column in choose_points(cube, 2))
         [False, True]
     """
-    values = as_array(cube)
-    if values.ndim != 3 or 0 in values.shape:
-        raise ValueError(f"cube must be (bands, height, width) and not empty, got shape {values.shape}")
+    values, _ = as_cube(cube)
     num_bands, height, width = values.shape
     block = max(1, min(height, width) // 40)
     rows, columns = height // block, width // block

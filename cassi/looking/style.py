@@ -9,10 +9,9 @@ from matplotlib import rc_context, rcParamsDefault
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as _Figure
 from matplotlib.image import AxesImage
-from numpy.typing import ArrayLike
 from torch import Tensor
 
-from cassi.looking.color import Limits, as_array, shown_range
+from cassi.looking.color import Limits, shown_range
 
 Array = Tensor | np.ndarray
 
@@ -205,17 +204,6 @@ def color_bar(axes: Axes, colors: str, limits: Limits, *, gamma: float = 1.0) ->
     for at, sign, value, side in numbers:
         text = sign + (f"{value:.0f}" if 1000 <= abs(value) < 100_000 else f"{value + 0.0:.3g}")
         axes.text(1 + 0.25 / width, at, text, transform=axes.transAxes, va=side, fontsize=8, color=MUTED)
-
-
-def as_cube(cube: Array, wavelengths: ArrayLike | Tensor | None) -> tuple[np.ndarray, np.ndarray | None]:
-    """One cube (C, H, W) and its band centers (C,), checked."""
-    values = as_array(cube)
-    if values.ndim != 3 or 0 in values.shape:
-        raise ValueError(f"cube must be (bands, height, width), got shape {values.shape}: select one frame")
-    centers = None if wavelengths is None else np.asarray(wavelengths, dtype=np.float64)
-    if centers is not None and centers.shape != values.shape[:1]:
-        raise ValueError(f"wavelengths must have shape ({len(values)},), got {centers.shape}: one per band")
-    return values, centers
 
 
 def spectral_axis(centers: np.ndarray | None, num_bands: int) -> tuple[np.ndarray, str]:

@@ -141,13 +141,8 @@ def any_bad(marked: Iterable[np.ndarray | None]) -> np.ndarray | None:
     return np.logical_or.reduce(maps) if maps else None
 
 
-def share_camera(measurements: Sequence[Measurement]) -> bool:
-    """Whether all have one mask, one dispersion and, where they state any, one set of wavelengths."""
-    return not camera_difference(measurements)
-
-
 def check_camera(measurements: Sequence[Measurement]) -> None:
-    """Raise an InputError unless they `share_camera`; it names the two that do not."""
+    """Raise an InputError unless there is no `camera_difference`."""
     if difference := camera_difference(measurements):
         raise InputError(
             f"{difference}: one camera cannot be fitted to both; give captures of one camera, or one mask for all",

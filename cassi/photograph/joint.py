@@ -43,41 +43,24 @@ FINAL: dict[str, tuple[Tv, tuple[Chain, ...]]] = {
 class Photograph:
     """A photograph on the grid of the scene.
 
-    Attributes:
-        s: (K, H, W), in units of R x.
-        seen: (H, W), 1 where it is usable, else 0.
-        R: (K, C).
-        variance: of s, (K, H, W).
-        doubt: possible errors of pose, response and values, as additional noise: relative to s and, half of it, to its
-            mean.
+    Possible errors of pose, response and values count as additional noise: `doubt`, relative to s and, half of it, to
+    its mean.
     """
 
-    s: Tensor
-    seen: Tensor
-    R: Tensor
-    variance: Tensor
+    s: Tensor  # (K, H, W), in units of R x
+    seen: Tensor  # (H, W), 1 where it is usable, else 0
+    R: Tensor  # (K, C)
+    variance: Tensor  # of s, (K, H, W)
     doubt: float
-
-
-def solve_snapshot_alone(split: Split, problem: Problem) -> tuple[Tensor, float]:
-    """A cube from the snapshot without its held-out pixels, (C, H, W) >= 0, and the error there."""
-    x = Tv(ALONE_ITERS).run(split.A_train, split.y_train, problem).x.clamp(min=0)
-    return x, split.error(x)
 
 
 @dataclass(frozen=True, eq=False)
 class Joint:
-    """The stacked problem of x / L.
+    """The stacked problem of x / L."""
 
-    Attributes:
-        split: camera and measurements; only pixels of the snapshot are held out.
-        problem: basis and noise of both.
-        light: L (H, W), of mean 1.
-    """
-
-    split: Split
-    problem: Problem
-    light: Tensor
+    split: Split  # camera and measurements; only pixels of the snapshot are held out
+    problem: Problem  # basis and noise of both
+    light: Tensor  # L (H, W), of mean 1
 
     @staticmethod
     def of(alone: Split, variance: Tensor, photograph: Photograph, cube: Tensor, basis: Tensor) -> Joint:
@@ -102,11 +85,6 @@ class Joint:
         split = Split(A, y, held, A.leave_out(~held), y.masked_fill(held, 0))
         return Joint(split, Problem(basis.to(y), A.stack(variance.expand(alone.y.shape), noise)), light)
 
-    def start_from(self, cube: Tensor) -> SubspaceState:
-        """The state to start from a cube."""
-        z = analyse(cube / self.light, self.problem.basis).contiguous()
-        return SubspaceState(z, torch.zeros_like(self.split.y), None, z.new_zeros((2, *z.shape)))
-
 
 @dataclass(frozen=True, eq=False)
 class JointFit:
@@ -123,7 +101,9 @@ def fit_briefly(
 ) -> JointFit:  # fmt: skip
     """A short joint run without the held-out pixels, starting from a cube."""
     joint = Joint.of(alone, variance, photograph, cube, smooth_basis(bands, COMPONENTS))
-    return _run(joint, joint.start_from(cube), alone, TRIAL_ITERS)
+    z = analyse(cube / joint.light, joint.problem.basis).contiguous()
+    start = SubspaceState(z, torch.zeros_like(joint.split.y), None, z.new_zeros((2, *z.shape)))
+    return _run(joint, start, alone, TRIAL_ITERS)
 
 
 def continue_fit(fit: JointFit, alone: Split) -> JointFit:

@@ -10,11 +10,11 @@ from torch import Tensor
 from cassi.choice.held_out import Split
 from cassi.choice.judge import POOR_FIT, accepts
 from cassi.choice.outcome import Outcome, SideEvidence
-from cassi.choice.stages import Watch
+from cassi.choice.stages import Tv, Watch
 from cassi.errors import InputError
 from cassi.optics.protocol import Camera
 from cassi.optics.srgb import decode_srgb
-from cassi.photograph.joint import Photograph, continue_fit, finish_fit, fit_briefly, solve_snapshot_alone
+from cassi.photograph.joint import ALONE_ITERS, Photograph, continue_fit, finish_fit, fit_briefly
 from cassi.photograph.picture import SidePicture, expected_response
 from cassi.photograph.registration import FITS, NOT_SEEN, fit_to_snapshot, register
 from cassi.photograph.response import estimate_noise, fit_gain, fit_response, fit_tone_curve, misfit
@@ -55,7 +55,8 @@ def solve_beside(
         raise ValueError("a side picture needs the plan of the default solver")
     problem = alone.plan.problem(y)
     split = Split.of(A, y, settings.seed)
-    cube, error = solve_snapshot_alone(split, problem)
+    cube = Tv(ALONE_ITERS).run(split.A_train, split.y_train, problem).x.clamp(min=0)
+    error = split.error(cube)
     placed = _place(side, A, y, cube, wavelengths)
     where = _describe(placed)
     evidence = SideEvidence(False, "", placed.correlation, astuple(placed.pose), error)

@@ -26,6 +26,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cassi.errors import InputError, one_line
+
 # Weights by what they may be used for (MODEL_CARD.md), and the SHA-256 of KIND.safetensors if they are shipped.
 KINDS = {"free": None, "research": "71312c9a0710c966f165b95f53c03a6955e9f781224590278b4a37fc62bd8e2c"}
 DEFAULT = "research"
@@ -192,40 +194,42 @@ def load_prior(source: str | os.PathLike[str] = DEFAULT) -> LearnedPrior:
     The checksum of shipped weights is verified. Write ./free for a file named "free".
 
     Raises:
-        ValueError: weights that are not shipped, a damaged file, not a safetensors file of a prior, inconsistent sizes,
-            or values that are not finite.
+        InputError: weights that are not shipped, no file of a prior, a damaged one, inconsistent sizes, or values that
+            are not finite.
     """
     from safetensors import SafetensorError, safe_open
 
     name = shipped_weights(source) if source in KINDS else Path(source)
     if name.is_dir():
-        raise ValueError(f"{name}: is a folder, expected the weights that scripts/train.py writes; name the file in it")
+        raise InputError(f"{name}: is a folder, expected the weights that scripts/train.py writes; name the file in it")
     if name.is_file() and not name.stat().st_size:
-        raise ValueError(f"{name}: is empty, expected the weights that scripts/train.py writes; copy the file again")
+        raise InputError(f"{name}: is empty, expected the weights that scripts/train.py writes; copy the file again")
     try:
         with safe_open(name, framework="pt") as file:
             fields = {"light": "0"} | (file.metadata() or {})  # older weights lack this field
             prior = LearnedPrior(Size(**{field: int(fields[field]) for field in asdict(Size())}))
             state = {key: file.get_tensor(key).float() for key in file.keys()}  # noqa: SIM118
         prior.load_state_dict(state)
+    except OSError as error:
+        raise InputError(f"{name}: cannot be read ({one_line(error)}); give weights of scripts/train.py") from error
     except (SafetensorError, KeyError, RuntimeError, ValueError) as error:
-        raise ValueError(f"{name} is not a learned prior written by scripts/train.py: {error}") from error
+        raise InputError(f"{name} is not a learned prior written by scripts/train.py: {one_line(error)}") from error
     if not all(bool(value.isfinite().all()) for value in state.values()):
-        raise ValueError(f"{name} holds values that are not finite; train again or use another checkpoint")
+        raise InputError(f"{name} holds values that are not finite; train again or use another checkpoint")
     prior.source = os.path.basename(source)
     return prior.eval().requires_grad_(False)
 
 
 def shipped_weights(kind: str | os.PathLike[str] = DEFAULT) -> Path:
-    """The file of shipped weights; ValueError if they are not shipped, or damaged."""
+    """The file of shipped weights; InputError if they are not shipped, or damaged."""
     name, expected = Path(__file__).with_name(f"{kind}.safetensors"), KINDS[str(kind)]
     if expected is None:
-        raise ValueError(
+        raise InputError(
             f"this version ships no {kind} weights; train them with scripts/train.py and give the file, or use the "
             "non-local prior, which needs none"
         )
     if hashlib.sha256(name.read_bytes()).hexdigest() != expected:
-        raise ValueError(f"{name} is damaged: its checksum is wrong; reinstall the program")
+        raise InputError(f"{name} is damaged: its checksum is wrong; reinstall the program")
     return name
 
 

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from cassi.kernels.dispatch import kernels
 
-_CHUNK = 1 << 17  # voxels per block of the eager steps
 STEP = 1 / 8  # 1 / |D|^2: the largest step for which the dual gradient iteration provably converges
 
 
@@ -43,24 +42,7 @@ def tv_steps(
         return steps
     if memory != 1:
         q.mul_(memory)
-    weights = weight.expand((*u.shape[:-2], 1, 1))
-    if not (u.is_contiguous() and q.is_contiguous()):
-        _run_steps(u, weights, q, torch.empty_like(u), torch.empty_like(u), num_iters)
-        return q, spare
-    # all steps on a few bands, then on the next: the workspace stays small, and on a CPU in the cache
-    images, duals = u.view(-1, *u.shape[-2:]), q.view(2, -1, *u.shape[-2:])
-    size = min(_CHUNK, u.numel() // 4) if u.is_cpu else u.numel()
-    count = max(1, size // images[0].numel()) if images.numel() else 1
-    f, n = torch.empty_like(images[:count]), torch.empty_like(images[:count])
-    for start, w in zip(range(0, len(images), count), torch.split(weights.reshape(-1, 1, 1), count), strict=True):
-        part = slice(start, start + len(w))
-        _run_steps(images[part], w, duals[:, part], f[: len(w)], n[: len(w)], num_iters)
-    return q, spare
-
-
-def _run_steps(u: Tensor, weight: Tensor, q: Tensor, f: Tensor, magnitude: Tensor, num_iters: int) -> None:
-    f.copy_(u)
-    floor = weight.clamp(min=torch.finfo(u.dtype).tiny)
+    f, magnitude, floor = u.clone(), torch.empty_like(u), weight.clamp(min=torch.finfo(u.dtype).tiny)
     _subtract_adjoint(u, q)
     for _ in range(num_iters):
         q[0][..., :-1].add_(u[..., 1:], alpha=STEP).sub_(u[..., :-1], alpha=STEP)
@@ -71,6 +53,7 @@ def _run_steps(u: Tensor, weight: Tensor, q: Tensor, f: Tensor, magnitude: Tenso
         q.mul_(magnitude)
         u.copy_(f)
         _subtract_adjoint(u, q)
+    return q, spare
 
 
 def _subtract_adjoint(u: Tensor, q: Tensor) -> None:

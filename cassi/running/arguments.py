@@ -13,7 +13,7 @@ from cassi.calibration.dark_frame import less_dark, read_dark
 from cassi.calibration.found_camera import FoundCamera
 from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import Plan
-from cassi.errors import InputError, one_line
+from cassi.errors import InputError
 from cassi.files.layout import displaced_down, sheared_masks, unshear_mask
 from cassi.files.options import ReadOptions
 from cassi.files.scenes import read_scene
@@ -23,8 +23,7 @@ from cassi.optics.measurement import Measurement, as_transmission, check_arrays,
 from cassi.optics.outliers import remove_impulses
 from cassi.optics.protocol import Camera
 from cassi.optics.wavelengths import check_wavelengths
-from cassi.photograph.file import read_side_picture
-from cassi.photograph.picture import SidePicture
+from cassi.photograph.picture import SidePicture, read_side_picture
 from cassi.priors.learned import LearnedPrior, load_prior
 from cassi.running.plan_file import load_plan
 from cassi.settings import Settings
@@ -166,7 +165,7 @@ def open_files(settings: Settings) -> Settings:
     """
     weights, side, plan = settings.weights, settings.side, settings.plan
     if isinstance(weights, str | os.PathLike):
-        weights = _read_weights(weights)
+        weights = load_prior(weights)
     if isinstance(side, str | os.PathLike):
         side = read_side_picture(side)
     if isinstance(plan, str | os.PathLike):
@@ -178,12 +177,3 @@ def open_files(settings: Settings) -> Settings:
     if not isinstance(settings.camera, str | FoundCamera):
         raise InputError(f"camera must be a word or a FoundCamera, got {type(settings.camera).__name__}", kind="range")
     return replace(settings, weights=weights, side=side, plan=plan)
-
-
-def _read_weights(path: str | os.PathLike[str]) -> LearnedPrior:
-    try:
-        return load_prior(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({one_line(error)}); give weights of scripts/train.py") from error
-    except ValueError as error:
-        raise InputError(str(error)) from error

@@ -79,19 +79,12 @@ def ignore(*_: object) -> None:
 
 @dataclass(frozen=True)
 class Listener:
-    """Who hears of a run as it goes.
+    """Who hears of a run as it goes."""
 
-    Attributes:
-        progress: called with the name of a step and the share of it that is done.
-        inform: called with what was inferred or found.
-        warn: called with what speaks against the measurement or the result.
-        monitor: sees the iterations, as for `cassi.reconstruct`.
-    """
-
-    progress: Progress = ignore
-    inform: Callable[[str], None] = ignore
-    warn: Callable[[str], None] = ignore
-    monitor: Monitor | None = None
+    progress: Progress = ignore  # the name of a step and the share of it that is done
+    inform: Callable[[str], None] = ignore  # what was inferred or found
+    warn: Callable[[str], None] = ignore  # what speaks against the measurement or the result
+    monitor: Monitor | None = None  # the iterations, as for `cassi.reconstruct`
 
 
 def reconstruct_measurement(

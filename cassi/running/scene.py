@@ -30,28 +30,18 @@ MAX_NOISE = 1e6  # standard deviation of the noise, in units of the mean signal
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """Snapshots and the camera they were taken with; no step of the pipeline changes it.
+    """Snapshots and the camera they were taken with; no step of the pipeline changes it."""
 
-    Attributes:
-        A: the camera, row weight 0 at bad pixels.
-        y: (..., *A.measurement_shape) float32 in `unit`, less the black levels; 0 at bad pixels.
-        wavelengths: (C,) float64 [nm], or None.
-        check: how snapshot and mask compare; None where the camera has no mask.
-        black_levels: one for each snapshot, in the unit of y; `black_is_estimated` from the snapshots themselves.
-        measurement: what it was made of, with the camera as given; None where a camera took the mask's place.
-        found: the camera as it was found from the snapshot, or left; None where it was not searched for.
-    """
-
-    A: Camera
-    y: Tensor
-    wavelengths: np.ndarray | None
+    A: Camera  # row weight 0 at bad pixels
+    y: Tensor  # (..., *A.measurement_shape) float32 in `unit`, less the black levels; 0 at bad pixels
+    wavelengths: np.ndarray | None  # (C,) float64 [nm]
     noise: CameraNoise
     unit: str
-    check: MaskCheck | None
-    black_levels: tuple[float, ...] = ()
-    black_is_estimated: bool = False
-    measurement: Measurement | None = None
-    found: FoundCamera | None = None
+    check: MaskCheck | None  # how snapshot and mask compare; None where the camera has no mask
+    black_levels: tuple[float, ...] = ()  # one for each snapshot, in the unit of y
+    black_is_estimated: bool = False  # from the snapshots themselves
+    measurement: Measurement | None = None  # with the camera as given; None where a camera took the mask's place
+    found: FoundCamera | None = None  # as found from the snapshot, or left; None where it was not searched for
 
     @property
     def frames(self) -> Tensor:

@@ -59,15 +59,10 @@ def neighbor_indices(t: int, count: int, reach: int) -> list[int]:
 
 @dataclass(frozen=True)
 class ReadWindow:
-    """Reads a frame and its neighbors up to `reach` as a stack, the frame itself first.
+    """Reads a frame and its neighbors up to `reach` as a stack, the frame itself first."""
 
-    Attributes:
-        read: reads one frame; see `cassi.running.many.reconstruct_many`.
-        count: frames of the stack; 0 if each frame is a file.
-    """
-
-    read: Callable[..., Measurement]
-    count: int = 0
+    read: Callable[..., Measurement]  # of one frame; see `cassi.running.many.reconstruct_many`
+    count: int = 0  # frames of the stack; 0 if each frame is a file
     reach: int = REACH
 
     def __call__(self, path: str | tuple[str, ...], frames: int | None = None) -> Measurement:
@@ -97,17 +92,11 @@ def _stack(frames: Sequence[Measurement]) -> Measurement:
 
 @dataclass(frozen=True, eq=False)
 class InSequence:
-    """Reconstructs a frame from a stack with its neighbors, as read by `ReadWindow`.
+    """Reconstructs a frame from a stack with its neighbors, as read by `ReadWindow`."""
 
-    Attributes:
-        plan: common to all frames, see `sequence_plan`.
-        settings: of frames reconstructed alone; prior, camera and seed apply to all.
-        camera: as for `cassi.running.many.SolveWith`.
-    """
-
-    plan: Plan
-    settings: Settings
-    camera: str | None = None
+    plan: Plan  # common to all frames, see `sequence_plan`
+    settings: Settings  # of frames reconstructed alone; prior, camera and seed apply to all
+    camera: str | None = None  # as for `cassi.running.many.SolveWith`
 
     def __post_init__(self) -> None:
         self.settings.check_together(SEQUENCE, True)

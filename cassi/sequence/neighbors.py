@@ -48,21 +48,13 @@ EXPECTED_MISFIT = 2.0  # usual squared misfit of a neighbor, in units of that at
 
 @dataclass(frozen=True, eq=False)
 class SingleFrame:
-    """A frame reconstructed without its neighbors and without its held-out pixels.
+    """A frame reconstructed without its neighbors and without its held-out pixels."""
 
-    Attributes:
-        split: the camera and the snapshot.
-        state: of the solver at its end.
-        cube: (C, H, W), >= 0; motion from it instead of `tv_cube` gains 0.4 dB.
-        tv_cube: that of total variation, for comparison with that of frame and neighbors.
-        verdict: on `tv_cube`.
-    """
-
-    split: Split
-    state: State
-    cube: Tensor
-    tv_cube: Tensor
-    verdict: Verdict
+    split: Split  # the camera and the snapshot
+    state: State  # of the solver at its end
+    cube: Tensor  # (C, H, W), >= 0; motion from it instead of `tv_cube` gains 0.4 dB
+    tv_cube: Tensor  # that of total variation, for comparison with that of frame and neighbors
+    verdict: Verdict  # on `tv_cube`
 
 
 class MultiFrame(NamedTuple):
