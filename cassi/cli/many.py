@@ -18,6 +18,8 @@ from cassi.errors import InputError
 from cassi.files.cube_store import gather_cubes
 from cassi.files.formats.table import SUFFIXES
 from cassi.files.reading import open_measurement
+from cassi.looking.film import write_film
+from cassi.looking.report_data import read_report
 from cassi.optics.measurement import Measurement, camera_difference
 from cassi.running.arguments import load
 from cassi.running.many import BatchReport, SolveWith, reconstruct_many
@@ -129,9 +131,6 @@ def _parts(task: Task) -> Path:
 
 def write_sequence(args: argparse.Namespace, task: Task) -> list[str]:
     """The file of a sequence, the film beside it, and where asked for the page of its first frame."""
-    from cassi.looking.film import write_film
-    from cassi.looking.report_data import read_report
-
     results = [_parts(task) / f"{frame.name}_cube.h5" for frame in task.frames]
     gather_cubes(task.output, results, attributes=provenance(args), overwrite=args.overwrite)
     inform(args, f"the cubes are written: {task.output}")

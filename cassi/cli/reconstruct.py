@@ -1,12 +1,9 @@
 """Reconstruct a spectral cube from a coded-aperture snapshot: one file in, one file and figures out."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cassi.cli import messages
 from cassi.cli.many import output_of_many, run_many
@@ -16,6 +13,7 @@ from cassi.cli.reading import Task, make_task, provenance
 from cassi.cli.shell import say, warn
 from cassi.errors import InputError, OutputError
 from cassi.kernels.dispatch import pick_device
+from cassi.looking.report_data import ReportData, read_report, report_of
 from cassi.optics.measurement import Measurement
 from cassi.running.arguments import load
 from cassi.running.many import SolveWith, fingerprints, read_record
@@ -25,9 +23,6 @@ from cassi.running.progress import StepBar, expected_steps, tiled_steps
 from cassi.running.result import Finished, Reconstruction, write_result
 from cassi.running.tiled_file import tile_measurement
 from cassi.settings import Settings
-
-if TYPE_CHECKING:
-    from cassi.looking.report_data import ReportData
 
 
 def run(args: argparse.Namespace) -> int:
@@ -95,8 +90,6 @@ def check_places(args: argparse.Namespace, files: Sequence[str], task: Task, ove
 
 def draw_again(args: argparse.Namespace, task: Task, figures: Path | None) -> int:
     """Figures and page of a result that is finished."""
-    from cassi.looking.report_data import read_report
-
     made = draw(args, task, read_report(task.output), figures, "", lambda step: None)
     say(args, f"-> {', '.join([str(task.output), *made])}")
     return 0
@@ -142,8 +135,6 @@ def run_single(args: argparse.Namespace, task: Task, figures: Path | None, finge
             messages.inform(args, f"the plan is written: {args.save_plan}")
         line, made = messages.summary_line(result), list[str]()
         if figures is not None or task.report is not None:
-            from cassi.looking.report_data import read_report, report_of
-
             data = report_of(result) if isinstance(result, Reconstruction) else read_report(task.output)
             made = draw(args, task, data, figures, line, steps)
     say(args, f"{line} -> {', '.join([str(task.output), *made])}")

@@ -1,14 +1,13 @@
 """A cube written in parts: tiles of a frame larger than memory, or frames of a sequence."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import h5py
 import numpy as np
 
 from cassi.errors import InputError, OutputError
@@ -16,9 +15,6 @@ from cassi.files.atomic import hdf5_target, replacing, signals_held
 from cassi.files.formats.hdf5 import label_axes
 from cassi.files.writing import check_output, plain_attributes
 from cassi.optics.measurement import any_bad
-
-if TYPE_CHECKING:
-    import h5py
 
 SIDE = 64  # of a chunk [pixel]
 
@@ -78,8 +74,6 @@ def cube_store(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iter
         OutputError: the suffix is not that of HDF5, the file exists, its folder does not, or the disk is full; nothing
             is left behind.
     """
-    import h5py
-
     path = check_store(path, overwrite)
     with replacing(path, overwrite) as temporary, hdf5_target(temporary) as target:
         file = h5py.File(target, "w")
@@ -113,8 +107,6 @@ def gather_cubes(
         InputError: no results, or cubes that differ in size.
         OutputError: see `cube_store`.
     """
-    import h5py
-
     if not results:
         raise InputError("no frames to gather; give at least one result")
     residuals, together, misfits = np.full(len(results), np.nan, "f4"), np.zeros(len(results), "f4"), []

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import h5py
+
 from cassi.errors import InputError, one_line
 from cassi.files.atomic import PathLike
 from cassi.files.container import Container
@@ -20,8 +22,6 @@ def open_container(path: PathLike) -> Container:
     Raises:
         InputError: missing file, unknown format, or damaged file.
     """
-    import h5py
-
     path = Path(path)
     try:
         with path.open("rb") as file:

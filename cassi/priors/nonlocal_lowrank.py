@@ -266,15 +266,12 @@ def _features(z: Tensor, patch: int) -> Tensor:
     return F.conv2d(z[None], kernels)[0]
 
 
-def _references(length: int, stride: int, device: torch.device) -> Tensor:
-    """0, s, 2 s ... and length - 1."""
-    return torch.arange(0, length - 1 + stride, stride, device=device).clamp_(max=length - 1)
-
-
 def _match(features: Tensor, stride: int, window: int = WINDOW, group: int = GROUP) -> Tensor:
     """For each reference patch, the positions of the `group` nearest ones in its window, itself included."""
     _, n_h, n_w = features.shape
-    references = [_references(n, stride, features.device) for n in (n_h, n_w)]
+    references = [  # 0, s, 2 s ... and the last
+        torch.arange(0, n - 1 + stride, stride, device=features.device).clamp_(max=n - 1) for n in (n_h, n_w)
+    ]
     reference = features[:, references[0][:, None], references[1], None]
     # nothing beyond the border is similar
     padded = F.pad(features, (window, window, window, window), value=math.inf)

@@ -1,19 +1,15 @@
 """Read and write HDF5; read MATLAB v7.3, which is HDF5 with reversed axes. Data in other files are not read."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import h5py
 import numpy as np
 
 from cassi.errors import InputError, one_line
 from cassi.files.atomic import hdf5_target
 from cassi.files.container import LETTERS, Container, CubeContent, Entry, Selection, damage_as_input_error, valid_axes
-
-if TYPE_CHECKING:
-    import h5py
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 PACKED = ("scale_factor", "add_offset")
@@ -23,8 +19,6 @@ MATLAB_PRIVATE = ("#refs#/", "#subsystem#/")  # groups with the content of cells
 
 def open_hdf5(path: Path) -> Container:
     """Open an HDF5 file as a `Container`; arrays of MATLAB v7.3, stored reversed, have the axes of MATLAB."""
-    import h5py
-
     with path.open("rb") as head:
         matlab = head.read(19) == b"MATLAB 7.3 MAT-file"
     file_format = "MATLAB v7.3" if matlab else "HDF5"
@@ -71,8 +65,6 @@ def _attributes(node: h5py.HLObject) -> dict[str, object]:
 
 
 def _entry(name: str, dataset: h5py.Dataset) -> Entry:
-    import h5py
-
     if dataset.is_virtual or dataset.external or dataset.shape is None:
         return Entry(name, (), None, problem="without data, or with data stored in another file, which is not read")
     attributes = _attributes(dataset)
@@ -134,8 +126,6 @@ def _numbers(name: str, value: object) -> np.ndarray:
 
 def _missing_filter(dataset: h5py.Dataset) -> str:
     """What is needed to unpack a dataset and is not installed, in words; empty if nothing is."""
-    import h5py
-
     plist = dataset.id.get_create_plist()
     filters = [plist.get_filter(k) for k in range(plist.get_nfilters())]
     cure = "save the file with gzip (h5repack -f GZIP=4)"
@@ -159,8 +149,6 @@ def label_axes(file: h5py.File) -> None:
     of another length than the cube's, as the columns of the detector, has a name of its own. `/entry/data` is the cube
     with its axes for NeXus.
     """
-    import h5py
-
     arrays = {name: node for name, node in file.items() if isinstance(node, h5py.Dataset) and node.ndim > 0}
     names: dict[tuple[str, int], str] = {}
     for name in sorted(arrays, key=lambda one: (one not in ("cube", "wavelengths"), one)):
@@ -197,8 +185,6 @@ def _axis_name(letter: str, length: int, array: str, arrays: Mapping[str, Any], 
 
 
 def _link_for_nexus(file: h5py.File, cube: h5py.Dataset) -> None:
-    import h5py
-
     axes = [cube.dims[k][0].name.strip("/") for k in range(cube.ndim)]
     entry = file.create_group("entry", track_times=False)
     data = entry.create_group("data", track_times=False)
@@ -218,8 +204,6 @@ def write_hdf5_arrays(
     compress: bool,
 ) -> None:
     """Write named arrays, with the letters of their axes, and the attributes of the file."""
-    import h5py
-
     with hdf5_target(path) as target, h5py.File(target, "w") as file:
         for name, values in arrays.items():
             values = np.asarray(values)
