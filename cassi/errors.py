@@ -1,13 +1,11 @@
 """Messages to the user: notes, and the errors of readers and writers, one clear line each."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from typing import Any, Self
 
 
 @contextmanager
@@ -65,7 +63,7 @@ class Note(str):
     kind: str
     cures: tuple[str, ...]
 
-    def __new__(cls, text: object, kind: str = "", cures: tuple[str, ...] = ()) -> Note:
+    def __new__(cls, text: object, kind: str = "", cures: tuple[str, ...] = ()) -> Self:
         note = super().__new__(cls, one_line(text, limit=1000))
         note.kind = kind or getattr(text, "kind", "")
         note.cures = cures or getattr(text, "cures", ())

@@ -1,10 +1,9 @@
 """Detector pixels that are held out: an error estimate that needs no truth; `cassi.choice.judge` compares by it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -41,11 +40,11 @@ class Split:
     A_train: Camera
     y_train: Tensor
 
-    @staticmethod
-    def of(A: Camera, y: Tensor, seed: int, fraction: float = HELD_OUT) -> Split:
+    @classmethod
+    def of(cls, A: Camera, y: Tensor, seed: int, fraction: float = HELD_OUT) -> Self:
         """Hold out this fraction of the lit pixels at random, in a batch of snapshots the same in each."""
         held = hold_out(A.majorizer() > 0, seed, fraction)
-        return Split(A, y, held.expand(y.shape), A.leave_out(~held), y.masked_fill(held, 0))
+        return cls(A, y, held.expand(y.shape), A.leave_out(~held), y.masked_fill(held, 0))
 
     @cached_property
     def indices(self) -> Tensor:

@@ -25,14 +25,12 @@ def dispersion(calibration: Calibration) -> Figure:
     upper.plot(curve.wavelengths, curve.measured, "o", color=PALETTE[1], label="measured")
     upper.set(ylabel="displacement [px]", title="Dispersion")
     upper.tick_params(labelbottom=False)
-    upper.grid(True)
     upper.legend()
     lower.axhline(0, color=PALETTE[0], linewidth=1)
     lower.plot(curve.wavelengths, curve.residuals, "o", color=PALETTE[1], label="measured - fitted")
     lower.plot(curve.wavelengths, curve.across, "s", color=PALETTE[2], markersize=4, label="across the dispersion")
     limit = 1.3 * max(0.02, float(np.abs(curve.residuals).max()), float(np.abs(curve.across).max()))
     lower.set(xlim=upper.get_xlim(), ylim=(-limit, limit), xlabel="wavelength [nm]", ylabel="[px]")
-    lower.grid(True)
     lower.legend(loc="best", ncols=2)
     return figure
 
@@ -72,6 +70,7 @@ def moved(camera: RefinedCamera) -> Figure:
         axes.quiverkey(arrows, 0.78, 1.04, longest, f"{longest:.2f} px", labelpos="E", fontproperties={"size": 8})
         axes.set(xlim=(-width * 0.08, width * 1.08), ylim=(height * 1.08, -height * 0.08))
         axes.set(title=f"Mask moved, {title}", xlabel="column [px]", ylabel="row [px]")
+        axes.grid(False)
     return figure
 
 
@@ -87,7 +86,6 @@ def sharpness(camera: RefinedCamera) -> Figure:
         axes.plot(range(1, count + 1), blur, "o-", markersize=3, color=color, label=name)
     axes.set(xlabel="band", ylabel="standard deviation [px]", title="Blur of the mask")
     axes.set_ylim(bottom=0)
-    axes.grid(True)
     axes.legend(ncols=2)
     return figure
 

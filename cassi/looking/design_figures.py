@@ -41,7 +41,6 @@ def choices_figure(rows: Sequence[Mapping[str, float]], *, value: str = "psnr", 
             axes.minorticks_off()
         axes.set_xticks(ticks, [f"{tick:,.10g}" for tick in ticks])
         axes.set_xlabel(LABELS[name])
-        axes.grid(True)
     panels[0].set_ylabel(label)
     low, high = (f(row[value] for row in rows) for f in (min, max))
     for axes in panels:

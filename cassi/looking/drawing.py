@@ -135,7 +135,6 @@ def draw_spectra(
             heading += f" · {angle:.1f}°"
         axes.set_title(heading, fontsize=8.5, x=0.08)
         _badge(axes, 0.04 / inches(axes)[0], 1 + 0.12 / inches(axes)[1], k, axes.transAxes)
-        axes.grid(True)
         axes.margins(x=0.02)
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=centers is None))
         axes.yaxis.set_major_locator(MaxNLocator(4))

@@ -175,7 +175,6 @@ def convergence(history: Sequence[Record], *, markers: Sequence[tuple[int, str]]
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0, borderpad=0.2)
     for iteration, _ in markers:
         axes.axvline(iteration, color=MUTED, linewidth=0.8, linestyle=":")
-    axes.grid(True)
     axes.margins(x=0.02)
     axes.set_xlabel("\n".join(label))
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
@@ -280,7 +279,6 @@ def difference(
     if np.isfinite(decibels).all():
         margin = 0.05 + 0.05 * np.ptp(decibels)  # at least 0.1 dB in total
         right.set_ylim(decibels.min() - margin, decibels.max() + margin)
-    right.grid(True)
     right.xaxis.set_major_locator(MaxNLocator(4, integer=centers is None))
     right.set(xlabel=label, ylabel="PSNR [dB]", title=f"PSNR, mean {decibels.mean():.2f} dB (peak {peak:.3g})")
     draw_strip(below, strip, f"difference, {value_label(unit)}")

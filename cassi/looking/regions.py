@@ -1,7 +1,5 @@
 """Regions of a scene: their spectra with spread and error bars, and files of both."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -10,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from matplotlib.path import Path as Outline
@@ -37,14 +35,14 @@ class Region:
     name: str = ""
 
     @classmethod
-    def box(cls, row: int, column: int, height: int = 1, width: int = 1, name: str = "") -> Region:
+    def box(cls, row: int, column: int, height: int = 1, width: int = 1, name: str = "") -> Self:
         """The pixels from (row, column) on, height x width of them."""
         bottom, right = row + height, column + width
         name = name or (f"row {row}, column {column}" + (f", {height} x {width} px" if height * width > 1 else ""))
         return cls(((row, column), (row, right), (bottom, right), (bottom, column)), name)
 
     @classmethod
-    def at(cls, text: str) -> Region:
+    def at(cls, text: str) -> Self:
         """From "ROW,COLUMN", one pixel, or "ROW,COLUMN,SIZE", a square of SIZE pixels around it.
 
         Example:

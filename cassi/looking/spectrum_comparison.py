@@ -131,10 +131,8 @@ def spectra_figure(compared: list[SpectrumComparison], *, name: str = "reference
         dash: dict[str, Any] = {"color": INK, "linestyle": (0, (4, 2)), "linewidth": 1.3, "zorder": 4}
         factor = "" if one.scale == 1 else f" x {one.scale:.3g}"
         axes.plot(x, one.reference[order], label=f"{name}{factor}", **dash)
-        axes.set_title(f"{found.region.name} ({found.num_pixels} px) · {one.angle:.1f}°")
+        axes.set(title=f"{found.region.name} ({found.num_pixels} px) · {one.angle:.1f}°")
+        axes.set(xlabel=label, ylabel=value_label(found.unit))
         axes.set_ylim(bottom=min(0.0, float(np.nanmin([np.nanmin(one.reference), mean.min()]))))
-        axes.set_xlabel(label)
-        axes.set_ylabel(value_label(found.unit))
-        axes.grid(True)
         axes.legend(fontsize=8)
     return figure

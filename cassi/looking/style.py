@@ -47,7 +47,7 @@ _STYLE: Any = {
     "axes.linewidth": 0.7,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.grid": False,
+    "axes.grid": True,
     "axes.formatter.useoffset": False,
     "axes.axisbelow": True,
     "grid.color": "#dddddd",
@@ -62,7 +62,6 @@ _STYLE: Any = {
     "legend.fontsize": 8.0,
     "lines.linewidth": 1.6,
     "image.interpolation": "nearest",
-    "figure.dpi": 100.0,
     "figure.titlesize": 11.0,
     "text.parse_math": False,  # names may contain dollar signs
 }

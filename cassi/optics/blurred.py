@@ -5,12 +5,11 @@ interpolation. Light blurred beyond the detector is lost. Phi Phi^T is no longer
 solvers step with a diagonal upper bound.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -103,7 +102,7 @@ class BlurredCASSI(CodedAperture):
         return self.adjoint(self.solve(y, 0.0))
 
     @cached_property
-    def _bare(self) -> BlurredCASSI:
+    def _bare(self) -> Self:
         """The optics alone, without mask and weights."""
         ones = torch.ones(self.mask.shape[-2:], dtype=self.dtype, device=self.device)
         return replace(self, mask=ones, weights=None)

@@ -1,9 +1,8 @@
 """Several snapshots of one scene through different masks, as one camera."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -97,17 +96,17 @@ class MultiShot(Camera):
         one = self.shots[0].mask.new_ones(self.measurement_shape[1:])
         return torch.stack([one if shot.weights is None else shot.weights for shot in self.shots])
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> MultiShot:
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """A new operator on another device or in another floating-point type."""
         return replace(self, shots=tuple(shot.to(device, dtype) for shot in self.shots))
 
-    def weighted(self, weights: Tensor | None) -> MultiShot:
+    def weighted(self, weights: Tensor | None) -> Self:
         if weights is not None:
             weights = checked_weights(weights, self.measurement_shape, self.shots[0].mask)
         each = [None] * self.num_shots if weights is None else weights
         return replace(self, shots=tuple(shot.weighted(w) for shot, w in zip(self.shots, each, strict=True)))
 
-    def absolute(self) -> MultiShot:
+    def absolute(self) -> Self:
         return replace(self, shots=tuple(shot.absolute() for shot in self.shots))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,9 +1,8 @@
 """The physics of a single-disperser coded-aperture camera, y = Phi x."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
+from typing import Self
 
 from torch import Tensor
 
@@ -58,7 +57,7 @@ class CASSI(CodedAperture):
         super().__post_init__()
 
     @classmethod
-    def from_step(cls, mask: Tensor, step: int, num_bands: int) -> CASSI:
+    def from_step(cls, mask: Tensor, step: int, num_bands: int) -> Self:
         """The usual camera: band c = 0 .. num_bands - 1 is displaced by c * step pixels to the right (left if < 0)."""
         if num_bands < 1:
             raise ValueError(f"num_bands must be at least 1, got {num_bands}")

@@ -7,10 +7,9 @@ channels. And total variation applies to the colors, the coefficients divided by
 if the spectra on both sides are similar. Division by L is a change of variables: a camera with the mask times L.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -62,8 +61,8 @@ class Joint:
     problem: Problem  # basis and noise of both
     light: Tensor  # L (H, W), of mean 1
 
-    @staticmethod
-    def of(alone: Split, variance: Tensor, photograph: Photograph, cube: Tensor, basis: Tensor) -> Joint:
+    @classmethod
+    def of(cls, alone: Split, variance: Tensor, photograph: Photograph, cube: Tensor, basis: Tensor) -> Self:
         """Build the problem; L = 1 for a camera without a known mask."""
         s, R = photograph.s, photograph.R
         expected = torch.einsum("kc,chw->khw", R, cube)
@@ -83,7 +82,7 @@ class Joint:
         ) * weighted**2
         held = A.stack(alone.held.to(y), torch.zeros_like(s)) > 0
         split = Split(A, y, held, A.leave_out(~held), y.masked_fill(held, 0))
-        return Joint(split, Problem(basis.to(y), A.stack(variance.expand(alone.y.shape), noise)), light)
+        return cls(split, Problem(basis.to(y), A.stack(variance.expand(alone.y.shape), noise)), light)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,9 +1,8 @@
 """The position of one picture of a scene in another: displaced, rotated, scaled."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -55,8 +54,8 @@ class Similarity:
         return sampled[0], seen
 
     @property
-    def inverse(self) -> Similarity:
+    def inverse(self) -> Self:
         """From picture to scene."""
         c, s = math.cos(math.radians(self.angle)), math.sin(math.radians(self.angle))
         rows, columns = c * self.rows + s * self.columns, c * self.columns - s * self.rows
-        return Similarity(1 / self.scale, -self.angle, -self.scale * rows, -self.scale * columns)
+        return type(self)(1 / self.scale, -self.angle, -self.scale * rows, -self.scale * columns)

@@ -1,7 +1,5 @@
 """A camera and a second one that images each scene pixel separately: y = (Phi x, R x), stacked."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch
@@ -100,7 +98,7 @@ class SideView(Camera):
     def _side(self, y: Tensor) -> Tensor:
         return y[..., self.num_shots :, :, : self.cube_shape[-1]]
 
-    def weighted(self, weights: Tensor | None) -> SideView:
+    def weighted(self, weights: Tensor | None) -> Camera:
         if weights is None:
             return replace(self, camera=self.camera.weighted(None), side_weights=None)
         w = checked_weights(weights, self.measurement_shape, self.sensitivity)
@@ -108,7 +106,7 @@ class SideView(Camera):
             self, camera=self.camera.weighted(self._first(w).contiguous()), side_weights=self._side(w).contiguous()
         )
 
-    def absolute(self) -> SideView:
+    def absolute(self) -> Camera:
         return replace(self, camera=self.camera.absolute())
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,11 +1,10 @@
 """How far a run is: its steps one after the other, each with a bar and the time that is left."""
 
-from __future__ import annotations
-
 import builtins
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Self
 
 from tqdm.auto import tqdm
 
@@ -104,7 +103,7 @@ class StepBar:
             print(self._held, end="", file=sys.stderr, flush=True)
         self._held = ""
 
-    def __enter__(self) -> StepBar:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:

@@ -1,7 +1,5 @@
 """Several snapshots of a moving scene through one fixed camera, as one camera."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
@@ -43,7 +41,7 @@ class MovingScene(Camera):
     def measurement_shape(self) -> tuple[int, ...]:
         return len(self._moves), *self.camera.measurement_shape
 
-    def absolute(self) -> MovingScene:
+    def absolute(self) -> Camera:
         camera = MovingScene(self.camera.absolute(), [None] * len(self._moves))
         camera._moves = [None if move is None else (_magnitude(move[0]), _magnitude(move[1])) for move in self._moves]
         return camera
