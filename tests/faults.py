@@ -4,8 +4,10 @@
     python tests/faults.py tv gap          those whose name contains "tv" or "gap"
     python tests/faults.py --stale         those whose place has changed; a second
 
-A fault names a function and an expression or statements in it, compared as syntax: layout, comments and quotes do not
-matter. Prints a table; the exit code is 0 if the tests were green without faults and every fault was caught.
+`faults.txt` lists them below the file of tests that must notice: a name, which tests of that file ("+ compiled": with
+the compiled kernels), and below it `file::function: old => new`. Old is an expression, statements in a row, or the head
+of a block, `if x:`; it is there once, compared as syntax: layout, comments and quotes do not matter. Prints a table;
+the exit code is 0 if the tests were green without faults and every fault was caught.
 """
 
 import ast
@@ -19,11 +21,44 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
-
-from fault_table import FAULTS, Fault
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
+ENTRY = re.compile(
+    r"    (?P<name>.+?)(?: \[(?P<select>.*?)(?P<compiled> ?\+ compiled)?\])?\n {8}(?P<place>\S+): (?P<change>.+)"
+)
+
+
+class Fault(NamedTuple):
+    """A substitution at a place of the package, the tests that must notice it, and a -k expression to keep it short."""
+
+    name: str
+    place: str
+    old: str
+    new: str
+    tests: str
+    select: str = ""
+    compiled: bool = False
+
+    @property
+    def file(self) -> str:
+        return self.place.partition("::")[0]
+
+    @property
+    def is_head(self) -> bool:
+        return self.old.endswith(":")
+
+
+def read_table() -> Iterator[Fault]:
+    for part in re.split(r"^(?=\S)", Path(__file__).with_suffix(".txt").read_text(encoding="utf-8"), flags=re.M)[1:]:
+        tests, _, entries = part.partition("\n")
+        for found in ENTRY.finditer(entries):
+            name, select, compiled, place, change = found.groups()
+            old, _, new = change.partition(" => ")
+            yield Fault(name, place, old, new, tests, select or "", compiled is not None)
+
+
+FAULTS = list(read_table())
 
 
 class StaleError(Exception):
