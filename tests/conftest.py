@@ -40,8 +40,13 @@ FIRST = ("test_kernels_cpu.py", "test_looking_report.py", "test_looking_server.p
 LONG = (
     "calibration_", "choice_", "cli_", "contributing", "cuda_path", "docs", "kernels_gpu", "kill", "looking_figures",
     "looking_report", "looking_server", "photograph_solver", "quality_floor", "running_", "same_file", "scripts_",
+    "sequence_neighbors",
 )  # fmt: skip
 OF_WORKERS: list[messages.Entries] = []
+
+
+def is_long(path: Path) -> bool:
+    return path.name.removeprefix("test_").startswith(LONG)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,6 +63,11 @@ def pytest_configure(config: pytest.Config) -> None:
     messages.update = bool(config.getoption("--update-golden"))
     config.addinivalue_line("markers", "slow: minutes; runs only where asked for, with -m slow or CASSI_SLOW_TESTS=1")
     config.addinivalue_line("markers", "long: whole reconstructions, programs, pages and trainings")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where no long tests are wanted, what they import is not either."""
+    return (is_long(collection_path) and "not long" in config.option.markexpr) or None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -96,7 +106,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # small tensors gain nothing from more, and parallel test runs do not fight over the cores
     torch.set_num_threads(1)
     for item in items:
-        if item.path.name.removeprefix("test_").startswith(LONG):
+        if is_long(item.path):
             item.add_marker("long")
     items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
     if "slow" in config.option.markexpr or os.environ.get("CASSI_SLOW_TESTS", "0") == "1":

@@ -21,7 +21,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
-from pathlib import Path
 from types import MethodType, ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -31,7 +30,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from cassi.kernels import cpu, dispatch, graphs
 from cassi.priors import nonlocal_lowrank
@@ -65,10 +64,10 @@ class Recording:
 
     def run(self, name: str, compute: Callable[[], Any], args: Any) -> Any:
         """Compute an operation of these arguments, and note it."""
-        self.operations.append((name, tree_map(self._place, args), _site()))
+        self.operations.append((name, _map(self._place, args), _site()))
         found = compute()
         self.alive.append((args, found))
-        for number, t in enumerate(tree_leaves(found)):
+        for number, t in enumerate(_leaves(found)):
             if _is_strided(t) and _memory(t) not in self.given:
                 self.made.setdefault(_memory(t), (len(self.operations), number))
         return found
@@ -124,7 +123,7 @@ def _site() -> str:
     while frame is not None:
         name = frame.f_code.co_filename
         if "/cassi/" in name or "/training/" in name:
-            return f"{Path(name).name}:{frame.f_lineno}"
+            return f"{name[name.rindex('/') + 1 :]}:{frame.f_lineno}"
         frame = frame.f_back
     return "elsewhere"
 
@@ -159,13 +158,41 @@ def _memory(t: Tensor) -> int:
         return t.untyped_storage().data_ptr()
 
 
+def _map(f: Callable[[Any], Any], value: Any) -> Any:
+    """`tree_map`, which takes most of the time, where something else is nested than plain tuples, lists and dicts."""
+    if type(value) in (tuple, list):
+        return type(value)([_map(f, one) for one in value])
+    if type(value) is dict:
+        return {name: _map(f, one) for name, one in value.items()}
+    return tree_map(f, value) if isinstance(value, tuple) else f(value)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, tuple | list | dict):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(one)
+    else:
+        yield value
+
+
+def _is_foreign(value: Any) -> bool:
+    """Whether it is or holds a tensor in memory that is not taken for a number."""
+    if isinstance(value, Tensor):
+        return not on_device(value) and value.ndim > 0 and value.layout == torch.strided
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, tuple | list):
+        return False
+    return any(_is_foreign(one) for one in value)
+
+
 def _put(value: Any) -> Any:
     """The strided tensors in it, on the device; a sparse one cannot be marked, and passes for one of either."""
-    return tree_map(lambda t: t.as_subclass(OnDevice) if _is_strided(t) else t, value)
+    return _map(lambda t: t.as_subclass(OnDevice) if _is_strided(t) else t, value)
 
 
 def _bare(value: Any) -> Any:
-    return tree_map(lambda t: t.as_subclass(Tensor) if on_device(t) else t, value)
+    return _map(lambda t: t.as_subclass(Tensor) if on_device(t) else t, value)
 
 
 def _is_cuda(device: object) -> bool:
@@ -246,9 +273,8 @@ class OnDevice(Tensor):
             if not on_device(args[0]) and any(on_device(index) for index in indices):
                 raise RuntimeError(f"indices should be either on cpu or on the device of the tensor ({_site()})")
             return
-        for t in tree_leaves((args, kwargs)):
-            if isinstance(t, Tensor) and not on_device(t) and t.ndim > 0 and t.layout == torch.strided:
-                raise RuntimeError(f"Expected all tensors to be on the same device, {here} and cpu: {name} ({_site()})")
+        if _is_foreign((args, kwargs)):
+            raise RuntimeError(f"Expected all tensors to be on the same device, {here} and cpu: {name} ({_site()})")
         _check_generator(kwargs)
 
 
@@ -284,7 +310,7 @@ class _Made(TorchFunctionMode):
         if func is Tensor.to and not on_device(args[0]):
             return _moved(*args, **kwargs)
         device = kwargs.get("device")
-        if device is None or not _is_cuda(device) or any(on_device(t) for t in tree_leaves((args, kwargs))):
+        if device is None or not _is_cuda(device) or any(on_device(t) for t in _leaves((args, kwargs))):
             return func(*args, **kwargs)
         kwargs["device"] = "cpu"
         _check_generator(kwargs)
@@ -314,7 +340,7 @@ def _stand_in() -> ModuleType:
     """The kernels of `cassi.kernels.gpu`, as many launches as there, computed by those of the CPU."""
 
     def run(name: str, launches: int, *args: Any, **kwargs: Any) -> Any:
-        if not all(on_device(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)):
+        if not all(on_device(t) for t in _leaves((args, kwargs)) if isinstance(t, Tensor)):
             raise ValueError(f"Pointer argument (at {name}) cannot be accessed from Triton (cpu tensor?) ({_site()})")
         _launch(f"triton {name}", launches)
 

@@ -38,26 +38,33 @@ def snapshot(camera, scene, seed=0, electrons=10_000):
     return torch.as_tensor(rng.poisson(y * (electrons / y.max())) / electrons, dtype=torch.float32)
 
 
-def places(camera, y, count, seed=5):
-    """Pixels with at least half of the mean light, not within 9 x 9 pixels of each other."""
+def spoiled(camera, scene, count, value=0.0):
+    """A snapshot, and pixels of it with at least half of the mean light, not within 9 x 9 pixels of each other, times
+    `value`."""
+    y = snapshot(camera, scene)
     lit = np.argwhere((y > y.mean() / 2).numpy())
-    grid = lit[(lit % 9 == 2).all(1)]
-    return tuple(np.random.default_rng(seed).permutation(grid)[:count].T)
+    where = tuple(np.random.default_rng(5).permutation(lit[(lit % 9 == 2).all(1)])[:count].T)
+    y[where] = value * y[where]
+    return y, where
+
+
+def measured(y, camera):
+    return Measurement(y=y.numpy(), mask=camera.mask.numpy(), shifts=SHIFTS)
 
 
 @pytest.mark.parametrize("value", [0.0, 2.0], ids=["dead", "warm"])
 def test_defects_are_found_and_nothing_beside_them(camera, scene, value):
-    y = snapshot(camera, scene)
-    where = places(camera, y, 12)
-    y[where] = value * y[where]
+    y, where = spoiled(camera, scene, 12, value)
     found = find_defects(camera, [y])
     assert found[where].sum() >= 11 and found.sum() == found[where].sum()
+    keep = torch.ones_like(y)
+    keep[where] = 0
+    assert not find_defects(camera.weighted(keep), [y]).any(), "what is known as bad is not found again"
 
 
 def test_two_dead_pixels_side_by_side_do_not_hide_each_other(camera, scene):
-    y = snapshot(camera, scene)
-    (row, *_), (column, *_) = places(camera, y, 1)
-    y[row, column : column + 2] = 0
+    y, ((row,), (column,)) = spoiled(camera, scene, 1)
+    y[row, column + 1] = 0
     assert find_defects(camera, [y])[row, column : column + 2].all()
 
 
@@ -84,32 +91,25 @@ def test_a_sound_detector_has_no_defects(camera, scene, electrons):
 
 def test_of_several_snapshots_what_is_in_one_is_no_defect(camera, scene):
     ys = [snapshot(camera, scene, seed) for seed in range(3)]
-    here, there = places(camera, ys[0], 2)
+    here, there = spoiled(camera, scene, 2)[1]
     for y in ys:
         y[here[0], there[0]] = 0
     ys[1][here[1], there[1]] = 0
     assert np.argwhere(find_defects(camera, ys)).tolist() == [[here[0], there[0]]]
 
 
-def test_what_is_known_as_bad_is_not_found_again(camera, scene):
-    y = snapshot(camera, scene)
-    where = places(camera, y, 3)
-    y[where] = 0
-    keep = torch.ones_like(y)
-    keep[where] = 0
-    assert not find_defects(camera.weighted(keep), [y]).any()
-
-
-def test_a_reconstruction_leaves_out_defects_as_if_a_map_had_been_given(camera, scene):
-    y = snapshot(camera, scene)
-    where = places(camera, y, 10)
-    y[where] = 0
+def test_a_reconstruction_leaves_out_defects_as_if_a_map_had_been_given(camera, scene, tmp_path):
+    """The file of the camera keeps them."""
+    y, where = spoiled(camera, scene, 10)
     bad = np.zeros(y.shape, bool)
     bad[where] = True
-    m = Measurement(y=y.numpy(), mask=camera.mask.numpy(), shifts=SHIFTS)
+    m = measured(y, camera)
     found = find_camera(m, mask_error=False)
     assert found.defects == 10 and "10 detector pixels disagree" in found.message
     assert (found.in_place(m).bad_pixels == bad).all()
+    found.save(tmp_path / "camera.h5")
+    write_arrays(tmp_path / "y.h5", {"measurement": m.y})
+    np.testing.assert_array_equal(read_measurement(tmp_path / "y.h5", mask=tmp_path / "camera.h5").bad_pixels, bad)
 
     def error(m, camera):
         cube = cassi.reconstruct(m, camera=camera, quality="fast", prior="tv").cube
@@ -121,9 +121,7 @@ def test_a_reconstruction_leaves_out_defects_as_if_a_map_had_been_given(camera, 
 
 def test_what_was_left_out_is_named_where_a_result_is_looked_at(camera, scene, tmp_path):
     """In the explanation, in the record of a folder, and as a map that is read as one of bad pixels."""
-    y = snapshot(camera, scene)
-    where = places(camera, y, 10)
-    y[where] = 0
+    y, _ = spoiled(camera, scene, 10)
     (tmp_path / "night").mkdir()
     arrays = {"measurement": y.numpy(), "mask": camera.mask.numpy(), "shifts": np.array(SHIFTS)}
     write_arrays(tmp_path / "night" / "y.h5", arrays)
@@ -140,25 +138,10 @@ def test_what_was_left_out_is_named_where_a_result_is_looked_at(camera, scene, t
 
 
 def test_too_many_to_be_defects_are_left_in_and_that_is_said(camera, scene, monkeypatch):
-    y = snapshot(camera, scene)
-    m = Measurement(y=y.numpy(), mask=camera.mask.numpy(), shifts=SHIFTS)
-    everywhere = np.zeros(y.shape, bool)
+    m = measured(snapshot(camera, scene), camera)
+    everywhere = np.zeros(m.y.shape, bool)
     everywhere[::4, ::4] = True
     monkeypatch.setattr("cassi.calibration.found_camera.find_defects", lambda *_: everywhere)
     found = find_camera(m, mask_error=False)
     assert found.left_out is None and found.defects == 0 and found.disputed == everywhere.sum()
     check_words(found.detector)
-
-
-def test_the_file_of_a_camera_keeps_its_defects(camera, scene, tmp_path):
-    y = snapshot(camera, scene)
-    where = places(camera, y, 5)
-    y[where] = 0
-    m = Measurement(y=y.numpy(), mask=camera.mask.numpy(), shifts=SHIFTS)
-    found = find_camera(m, mask_error=False)
-    found.save(tmp_path / "camera.h5")
-    write_arrays(tmp_path / "y.h5", {"measurement": m.y})
-    again = read_measurement(tmp_path / "y.h5", mask=tmp_path / "camera.h5")
-    assert (
-        again.bad_pixels is not None and np.argwhere(again.bad_pixels).tolist() == np.argwhere(found.left_out).tolist()
-    )

@@ -26,13 +26,13 @@ def bench() -> Bench:
     return simulate_bench(64, 64, num_bands=8, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.fixture(scope="module")
-def found(bench) -> Calibration:
-    return calibrate(bench.dark, bench.flat, bench.mask_frames, bench.mask_wavelengths)
-
-
 def frames(bench: Bench) -> dict[str, np.ndarray]:
     return {name: getattr(bench, name) for name in ("dark", "flat", "mask_frames", "mask_wavelengths")}
+
+
+@pytest.fixture(scope="module")
+def found(bench) -> Calibration:
+    return calibrate(**frames(bench))
 
 
 @pytest.mark.parametrize("shift", [(0.0, 0.0), (0.3, -0.4), (-1.5, 2.25), (0.1, 13.7), (0.0, -27.5)])
@@ -58,11 +58,8 @@ def test_the_dispersion_is_fitted_and_inverted():
     # a little beyond the captured wavelengths is fine, far beyond is not
     assert curve.wavelength(curve(np.array([655.0]))) == pytest.approx(655, abs=0.1)
     refused(curve.wavelength, np.array([1000.0]))
-
-
-def test_a_curve_that_turns_back_is_refused():
-    curve = Dispersion(np.array([-9.9, 18.0, -8.18]), np.array([450.0, 550.0, 650.0]), np.zeros(3), np.zeros(3))
-    refused(curve.wavelength, np.array([0.0]))
+    turning = Dispersion(np.array([-9.9, 18.0, -8.18]), np.array([450.0, 550.0, 650.0]), np.zeros(3), np.zeros(3))
+    refused(turning.wavelength, np.array([0.0]))
 
 
 def test_the_camera_of_the_bench_is_recovered(bench, found):
@@ -80,12 +77,8 @@ def test_the_camera_of_the_bench_is_recovered(bench, found):
     assert found.gain / found.scale == pytest.approx(15000 / 4095, rel=0.05)
     assert found.read_noise == pytest.approx(5.0, rel=0.1)
     assert found.saturation == 4095 and found.scale == pytest.approx(4095 - 60, abs=2)
-
-
-def test_one_frame_of_each_kind_tells_no_noise(bench):
-    single = calibrate(bench.dark[0], bench.flat[0], bench.mask_frames, bench.mask_wavelengths)
-    assert single.gain is None
-    assert single.read_noise is None
+    single = calibrate(**frames(bench) | {"dark": bench.dark[0], "flat": bench.flat[0]})
+    assert single.gain is single.read_noise is None, "one frame of each kind shows no noise"
 
 
 def test_correction_by_hand():
@@ -104,22 +97,17 @@ def test_correction_by_hand():
     refused(found.correct, np.zeros((2, 3)))
 
 
-def test_exposures_and_the_order_of_the_mask_frames_do_not_matter(bench, found):
+def test_what_does_not_matter_and_what_can_be_chosen(bench, found):
+    """Exposures, the order of the mask frames, a mirrored bench; the step and the number of bands."""
     level, order = bench.dark.mean(0), [3, 0, 4, 2, 1]
     dimmed = bench.mask_frames.astype(float)
     dimmed[1] = level + 0.5 * (dimmed[1] - level)
     again = calibrate(bench.dark, bench.flat, dimmed[order], bench.mask_wavelengths[order])
     assert np.abs(again.mask - found.mask).mean() < 0.01 * found.mask.mean()
-
-
-def test_a_mirrored_bench_disperses_to_the_left(bench, found):
     dark, flat, masks = (one[..., ::-1] for one in (bench.dark, bench.flat, bench.mask_frames))
     mirrored = calibrate(dark, flat, masks, bench.mask_wavelengths)
     assert mirrored.shifts == tuple(-d for d in found.shifts)
     np.testing.assert_allclose(mirrored.mask[..., ::-1], found.mask, atol=0.02)
-
-
-def test_the_step_and_the_number_of_bands_can_be_chosen(bench):
     assert calibrate(**frames(bench), step=1).shifts == tuple(range(15))
     assert calibrate(**frames(bench), num_bands=4).shifts == (0, 5, 10, 15)
     assert calibrate(**frames(bench), num_bands=5, step=3).shifts == (0, 3, 6, 9, 12)
@@ -166,45 +154,34 @@ def test_figures_are_drawn(found):
 @pytest.mark.parametrize(
     "change",
     [
-        {"dark": np.zeros((2, 10, 10))},
-        {"flat": np.zeros(3)}, {"flat": np.full((64, 78), np.nan)},
-        {"flat": np.zeros((64, 78))},
-        {"mask_wavelengths": [450.0, 550.0]},
+        {"dark": np.zeros((2, 10, 10))}, {"flat": np.zeros(3)}, {"flat": np.full((64, 78), np.nan)},
+        {"flat": np.zeros((64, 78))}, {"mask_wavelengths": [450.0, 550.0]},
         {"mask_wavelengths": [450.0, 450.0, 500.0, 600.0, 650.0]},
-        {"mask_frames": np.zeros((1, 64, 78)), "mask_wavelengths": [500.0]},
-        {"mask_frames": np.zeros((5, 64, 78))},
-        {"bit_depth": 8}, {"step": -1.0},
-        {"step": 1.5}, {"step": 100.0},
-        {"num_bands": 1},
-        {"num_bands": 30, "step": 2.0},
-        {"order": 0},
+        {"mask_frames": np.zeros((1, 64, 78)), "mask_wavelengths": [500.0]}, {"mask_frames": np.zeros((5, 64, 78))},
+        {"bit_depth": 8}, {"step": -1.0}, {"step": 1.5}, {"step": 100.0}, {"num_bands": 1},
+        {"num_bands": 30, "step": 2.0}, {"order": 0},
     ],
 )  # fmt: skip
 def test_errors_say_what_is_wrong(bench, change):
     refused(calibrate, **{**frames(bench), **change})
 
 
-def test_frames_are_found_by_their_names(bench, tmp_path):
+def test_frames_are_found_by_their_names_and_numbers_are_sorted_as_numbers(bench, tmp_path):
     write_bench(tmp_path / "bench", bench)
     files = find_frames(tmp_path / "bench")
     assert [len(files.dark), len(files.flat), len(files.mask)] == [4, 4, 5]
     np.testing.assert_allclose(files.wavelengths, bench.mask_wavelengths)
     np.testing.assert_array_equal(read_frames(files.mask), bench.mask_frames)
-
-
-def test_wavelengths_stand_in_the_names_and_numbers_are_sorted_as_numbers(tmp_path):
     for name in ("dark", "white", "mask_1050nm", "mask_450.5nm", "mask_900nm"):
         np.save(tmp_path / f"{name}.npy", np.zeros((4, 4)))
     files = find_frames(tmp_path)
-    assert files.wavelengths.tolist() == [450.5, 900, 1050]
-    assert files.flat[0].name == "white.npy"
+    assert files.wavelengths.tolist() == [450.5, 900, 1050] and files.flat[0].name == "white.npy"
 
 
 def test_a_stack_is_read_as_its_frames(tmp_path):
-    np.save(tmp_path / "a.npy", np.arange(12.0).reshape(2, 2, 3))
-    np.save(tmp_path / "b.npy", np.ones((2, 3)))
+    for name, shape in (("a", (2, 2, 3)), ("b", (2, 3)), ("c", (3, 3))):
+        np.save(tmp_path / f"{name}.npy", np.ones(shape))
     assert read_frames([tmp_path / "a.npy", tmp_path / "b.npy"]).shape == (3, 2, 3)
-    np.save(tmp_path / "c.npy", np.ones((3, 3)))
     refused(read_frames, [tmp_path / "a.npy", tmp_path / "c.npy"])
     np.savez(tmp_path / "e.npz", a=np.ones((2, 3)), b=np.ones((2, 3)))
     refused(read_frames, [tmp_path / "e.npz"])
@@ -229,13 +206,13 @@ def test_a_snapshot_is_read_through_its_calibration(bench, found, tmp_path):
     y, bad = found.correct(bench.snapshot)
     np.testing.assert_array_equal(m.y, y)
     np.testing.assert_array_equal(m.bad_pixels, bad)
-    assert m.shifts == found.shifts
-    assert m.gain == found.gain
-    np.save(tmp_path / "stack.npy", np.stack([bench.snapshot, bench.dark[0], bench.dark[1]]))
-    assert read_calibrated(tmp_path / "stack.npy", found).y.shape == (3, 64, 78)
-    np.testing.assert_array_equal(read_calibrated(tmp_path / "stack.npy", found, frames=0).y, y)
-    assert read_calibrated(tmp_path / "stack.npy", found, frames=slice(1, 3)).y.shape == (2, 64, 78)
-    refused(read_calibrated, tmp_path / "stack.npy", found, frames=3)
+    assert (m.shifts, m.gain) == (found.shifts, found.gain)
+    stack = tmp_path / "stack.npy"
+    np.save(stack, np.stack([bench.snapshot, bench.dark[0], bench.dark[1]]))
+    assert read_calibrated(stack, found).y.shape == (3, 64, 78)
+    np.testing.assert_array_equal(read_calibrated(stack, found, frames=0).y, y)
+    assert read_calibrated(stack, found, frames=slice(1, 3)).y.shape == (2, 64, 78)
+    refused(read_calibrated, stack, found, frames=3)
     refused(read_calibrated, tmp_path / "snapshot.npy", found, frames=1)
 
 

@@ -250,14 +250,11 @@ def test_several_snapshots_count_together(scene, mask):
     assert find_camera(one, other).model.down["1"] == pytest.approx(0.5, abs=0.03)
 
 
-def test_what_cannot_be_used(mask):
+def test_what_cannot_be_used_is_refused_before_the_search(scene, mask, monkeypatch):
+    monkeypatch.setattr("cassi.calibration.found_camera.find_model", lambda *_: pytest.fail("searched"))
     refused(find_camera, error=ValueError)
     m = Measurement(y=np.ones((40, 54), np.float32), mask=mask[:40, :40], shifts=SHIFTS)
     refused(find_camera, m, replace(m, y=np.ones((40, 55), np.float32)), error=ValueError)
-
-
-def test_negative_light_is_refused_before_the_search(scene, mask, monkeypatch):
-    monkeypatch.setattr("cassi.calibration.found_camera.find_model", lambda *_: pytest.fail("searched"))
     m = photographed(scene, mask, mask)
     for changed, black in ((replace(m, y=-m.y), None), (m, float(m.y.max()))):
         refused(find_camera, changed, black_level=black)
@@ -272,16 +269,12 @@ def test_blurs_between_are_interpolated(mask, kind):
         assert (made - ndimage.gaussian_filter(sharp, variance**0.5)).std() < sharp.std() / 30
 
 
-def test_a_box_covers_pixels_in_part():
+def test_a_box_covers_pixels_in_part_and_an_exact_model_hands_the_mask_back(mask):
     """Two pixels wide and centered on a pixel: that pixel wholly, and half of either neighbor."""
     line = np.zeros((1, 7))
     line[0, 3] = 4.0
     assert box_blurred(line, 2.0)[0].tolist() == [0, 0, 1, 2, 1, 0, 0]
-    assert box_blurred(line, 1.0) is line
-
-
-def test_an_exact_model_hands_the_mask_back(mask):
-    assert CameraModel().masks(mask, SHIFTS) is mask
+    assert box_blurred(line, 1.0) is line and CameraModel().masks(mask, SHIFTS) is mask
     assert np.allclose(CameraModel(tone=2.0).masks(mask, SHIFTS)[3], mask.astype(np.float64) ** 2, atol=1e-6)
 
 
@@ -303,14 +296,11 @@ def dispersed(scene, mask, *, stretch=0.0, **pose):
     return torch.as_tensor(y.clip(0).astype(np.float32))
 
 
-@pytest.mark.parametrize(
-    ("per_band", "pose"),
-    [
-        (False, {"dx": 1.2, "dy": -0.7, "rotation": 0.4, "stretch": 0.05}),
-        (True, {"dx": 1.2, "dy": -0.7, "rotation": 0.4, "stretch": 0.05}),
-        (False, {"dx": 0.5, "dy": -0.6, "rotation": 0.0, "stretch": 0.0}),
-    ],
-)
+HERE = {"dx": 1.2, "dy": -0.7, "rotation": 0.4, "stretch": 0.05}
+THERE = {"dx": 0.5, "dy": -0.6, "rotation": 0.0, "stretch": 0.0}
+
+
+@pytest.mark.parametrize(("per_band", "pose"), [(False, HERE), (True, HERE), (False, THERE)])
 def test_place_and_dispersion_are_found(drawn, per_band, pose):
     mask, scene = drawn
     y = dispersed(scene, mask, **pose)

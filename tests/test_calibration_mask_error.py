@@ -50,6 +50,7 @@ def test_where_no_light_passes_nothing_is_corrected():
 
 
 def test_texture_is_taken_off_and_edges_stay():
+    """In any unit."""
     g = torch.Generator().manual_seed(0)
     scene = torch.ones(6, 48, 48)
     scene[:, :, 24:] = torch.linspace(2, 4, 6)[:, None, None]  # an edge, of brightness and color
@@ -59,8 +60,4 @@ def test_texture_is_taken_off_and_edges_stay():
     assert flat[plain].std((1, 2)).mean() < 0.3 * textured[plain].std((1, 2)).mean()
     rise = (flat[:, :, 26] - flat[:, :, 21]).mean(1) / (scene[:, 0, 26] - scene[:, 0, 21])
     assert rise.min() > 0.8
-
-
-def test_it_means_the_same_in_any_unit():
-    x = torch.rand(6, 20, 20, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(without_texture(1000 * x), 1000 * without_texture(x))
+    torch.testing.assert_close(without_texture(1000 * textured), 1000 * flat)

@@ -13,7 +13,6 @@ from cassi.choice.held_out import Split
 from cassi.choice.noise import estimate_noise
 from cassi.choice.outcome import Outcome
 from cassi.choice.stages import Problem, Watch
-from cassi.optics.protocol import Camera
 from cassi.priors.spectral_basis import smooth_basis
 from cassi.sequence.neighbors import choose_common_plan
 from cassi.settings import Settings
@@ -47,6 +46,10 @@ def leftover(camera: CASSI, x: torch.Tensor) -> float:
     return narrowness(split, estimate_noise(split, smooth_basis(BANDS, 8))[1])
 
 
+def error(outcome: Outcome, x: torch.Tensor) -> float:
+    return float((outcome.result.x - x).norm() / x.norm())
+
+
 def test_light_of_one_color_stands_out_and_smooth_light_does_not(camera):
     assert leftover(camera, one_color()) > MIN_NARROWNESS
     assert leftover(camera, 1e6 * one_color()) == pytest.approx(leftover(camera, one_color()), rel=1e-3)
@@ -65,25 +68,22 @@ def test_the_basis_holds_the_one_color(camera):
 def test_the_default_beats_gap_tv_and_smooth_spectra_in_the_light_of_one_color(camera):
     x = one_color()
     y = camera.forward(x)
-
-    def error(outcome: Outcome) -> float:
-        return float((outcome.result.x - x).norm() / x.norm())
-
     found = reconstruct_auto(camera, y)
     assert found.plan.basis == "narrow-10"
     gap = solve_by_name(camera, y, wavelengths=None, settings=Settings(solver="gap-tv"), watch=Watch())
-    assert error(found) < error(gap)
+    assert error(found, x) < error(gap, x)
+    assert choose_common_plan(camera, torch.stack([y, 0.9 * y])).basis.startswith("narrow"), "of frames, too"
 
 
 def test_two_shots_show_a_spot_of_one_color_that_one_misses(camera):
     x, place = one_color(), torch.arange(SIDE) - SIDE / 2
     x[15, place[:, None] ** 2 + place**2 < 60] += 1
     other = CASSI(torch.rand(SIDE, SIDE, generator=torch.Generator().manual_seed(1)), camera.shifts)
-
-    def error(A: Camera) -> float:
-        return float((reconstruct_auto(A, A.forward(x), settings=Settings(prior="tv")).result.x - x).norm() / x.norm())
-
-    assert error(MultiShot((camera, other))) < 0.1 < 0.3 < error(camera)
+    two, one = (
+        error(reconstruct_auto(A, A.forward(x), settings=Settings(prior="tv")), x)
+        for A in (MultiShot((camera, other)), camera)
+    )
+    assert two < 0.1 < 0.3 < one
 
 
 def test_the_basis_whose_spectra_the_scene_has_is_chosen_and_of_equals_the_first(camera):
@@ -97,8 +97,3 @@ def test_the_basis_whose_spectra_the_scene_has_is_chosen_and_of_equals_the_first
     assert [basis.basis for basis in compared] == ["foreign", "own", "same"]
     assert compared[1].held_out_error < 0.5 * compared[0].held_out_error
     assert choose_basis(split, problem, {"own": good})[2][0].held_out_error is None
-
-
-def test_the_common_plan_of_frames_finds_the_one_color(camera):
-    y = camera.forward(one_color())
-    assert choose_common_plan(camera, torch.stack([y, 0.9 * y])).basis.startswith("narrow")

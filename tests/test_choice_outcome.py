@@ -26,22 +26,18 @@ def outcome(components: int = 8, error: float = 0.1, stages=None) -> Outcome:
 
 def test_what_it_was_built_from():
     check_words(outcome(1).explain())
-    stages = (Tv(5), NonLocal(0.5, 2), Learned(), NonLocal(0.2, 2))
-    check_words(outcome(stages=stages).explain())
+    check_words(outcome(stages=(Tv(5), NonLocal(0.5, 2), Learned(), NonLocal(0.2, 2))).explain())
     adapted = outcome(stages=(Tv(5), Learned(), Adapt(0.5, 1))).explain()
     assert adapted.endswith("with total variation, a learned prior and its adaptation to the scene.")
 
 
-def test_a_run_that_was_stopped_is_called_neither_good_nor_bad():
+def test_whether_the_error_is_good():
+    """A run that was stopped is called neither good nor bad."""
+    check_words(*(outcome(error=error).explain() for error in (0.03, 0.2, 1.0)))
     whole = outcome(error=1.0)
-    short = replace(whole, result=replace(whole.result, status="stopped"))
-    check_words(whole.explain(), short.explain())
-    assert "(poor: " not in short.explain()
-
-
-@pytest.mark.parametrize("error", [0.03, 0.2, 1.0])
-def test_whether_the_error_is_good(error):
-    check_words(outcome(error=error).explain())
+    short = replace(whole, result=replace(whole.result, status="stopped")).explain()
+    check_words(short)
+    assert "(poor: " not in short
 
 
 def test_the_evidence_names_all_that_was_compared():

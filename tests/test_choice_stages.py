@@ -77,17 +77,24 @@ def auto(shot, **choices):
     return reconstruct_auto(shot.A, shot.y, settings=Settings(**choices))
 
 
+def run(stage, shot, state=None, problem=None, watch=None) -> State:
+    return stage.run(shot.A, shot.y, problem or shot.problem, state, watch or Watch())
+
+
+def with_network(shot) -> Problem:
+    return replace(shot.problem, learned=stirred(SIZE))
+
+
 def test_total_variation_goes_on_where_it_was_left(shot):
-    once = Tv(30).run(shot.A, shot.y, shot.problem, None, Watch())
-    twice = Tv(20).run(shot.A, shot.y, shot.problem, Tv(10).run(shot.A, shot.y, shot.problem, None, Watch()), Watch())
+    once, twice = run(Tv(30), shot), run(Tv(20), shot, run(Tv(10), shot))
     torch.testing.assert_close(twice.x, once.x, rtol=1e-4, atol=1e-5)
     assert [r.iteration for r in twice.history] == list(range(1, 31))
     assert twice.stage_starts == ((1, "total variation"), (11, "total variation"))
 
 
 def test_another_prior_forgets_the_multiplier(shot):
-    start = Tv(10).run(shot.A, shot.y, shot.problem, None, Watch())
-    found = NonLocal(0.3, 2).run(shot.A, shot.y, shot.problem, start, Watch())
+    start = run(Tv(10), shot)
+    found = run(NonLocal(0.3, 2), shot, start)
     denoise = shot.problem.non_local(shot.A, shot.y, 0.3)
     expected, _ = subspace_tv(
         shot.A, shot.y, shot.problem.basis, variance=shot.problem.variance,
@@ -95,38 +102,36 @@ def test_another_prior_forgets_the_multiplier(shot):
         state=replace(start.run, e=0 * start.run.e),
     )  # fmt: skip
     torch.testing.assert_close(found.x, expected.x)
-    refused(NonLocal(0.3, 2).run, shot.A, shot.y, shot.problem, None, Watch(), error=ValueError)
+    refused(run, NonLocal(0.3, 2), shot, error=ValueError)
 
 
 @pytest.mark.parametrize(("errors", "chosen"), [((2, 3), 1), ((2, 1, 3), 4), ((3, 2, 1), 16), ((2, math.nan), 1)])
 def test_held_out_pixels_choose_how_much_the_noise_counts(shot, errors, chosen):
     """As long as they are predicted better it counts four times as much; the accepted trial is continued."""
-    start, seen = Tv(10).run(shot.A, shot.y, shot.problem, None, Watch()), list[int]()
+    start, seen = run(Tv(10), shot), list[int]()
     verdicts = [verdict(error, seed=k) for k, error in enumerate(errors)]
     problem = replace(shot.problem, verdict=lambda x: verdicts.pop(0))
     stage = NonLocal(0.3, 60, None)
-    found = stage.run(shot.A, shot.y, problem, start, Watch(lambda record, z: seen.append(record.iteration)))
+    found = run(stage, shot, start, problem, Watch(lambda record, z: seen.append(record.iteration)))
     assert verdicts == [] and found.stages == (Tv(10), NonLocal(0.3, 60, chosen))
     assert seen == [10] * 12 * len(errors) + list(range(11, 59)) and len(found.history) == 58, "12 were the trial's"
     assert found.stages[-1].name == f"non-local (0.3{'' if chosen == 1 else f', noise counted {chosen} times'})"
-    given = found.stages[-1].run(shot.A, shot.y, shot.problem, start, Watch())
+    given = run(found.stages[-1], shot, start)
     assert float((found.x - given.x).norm() / given.x.norm()) < 1e-3
-    assert stage.run(shot.A, shot.y, shot.problem, start, Watch()).stages[-1].noise == 1, "without a judge"
+    assert run(stage, shot, start).stages[-1].noise == 1, "without a judge"
 
 
 @pytest.mark.parametrize("stage", [Tv(5), NonLocal(0.5, 2), Learned()])
 def test_every_prior_is_relative_to_the_level_of_the_objects(shot, stage):
-    problem = replace(shot.problem, learned=stirred(SIZE))
-    start = Tv(10).run(shot.A, shot.y, problem, None, Watch())
+    problem, start = with_network(shot), run(Tv(10), shot)
     settings = (replace(problem, brightness=b, relative_level=r) for b, r in ((3.0, 1.0), (1.0, 3.0), (1.0, 1.0)))
-    bright, prominent, neither = (stage.run(shot.A, shot.y, one, start, Watch()).x for one in settings)
+    bright, prominent, neither = (run(stage, shot, start, one).x for one in settings)
     assert torch.equal(bright, prominent) and not torch.allclose(bright, neither, rtol=1e-3)
 
 
 def test_the_network_leaves_what_its_basis_cannot_hold(shot):
-    problem = replace(shot.problem, learned=stirred(SIZE))
-    start = Tv(10).run(shot.A, shot.y, problem, None, Watch())
-    found = Learned().run(shot.A, shot.y, problem, start, Watch())
+    problem, start = with_network(shot), run(Tv(10), shot)
+    found = run(Learned(), shot, start, problem)
     B = smooth_basis(6, 4).float()
     change = found.x - start.x
     outside = change - torch.einsum("kc,khw->chw", B, analyse(change, B))
@@ -136,15 +141,11 @@ def test_the_network_leaves_what_its_basis_cannot_hold(shot):
 
 
 def test_a_tile_is_corrected_in_units_of_its_frame(shot):
-    problem = replace(shot.problem, learned=stirred(SIZE))
-    start = Tv(5).run(shot.A, shot.y, problem, None, Watch())
-
-    def of(level: float | None) -> torch.Tensor:
-        return Learned().run(shot.A, shot.y, replace(problem, brightness=level), start, Watch()).x
-
-    own = brightness(shot.A, shot.y)
-    torch.testing.assert_close(of(own), of(None))
-    assert float((of(2 * own) - of(own)).norm()) > 1e-3 * float(start.x.norm())
+    start, own = run(Tv(5), shot), brightness(shot.A, shot.y)
+    levels = (own, None, 2 * own)
+    frame, alone, other = (run(Learned(), shot, start, replace(with_network(shot), brightness=b)).x for b in levels)
+    torch.testing.assert_close(frame, alone)
+    assert float((other - frame).norm()) > 1e-3 * float(start.x.norm())
 
 
 def verdict(error: float, imprint: float | None = None, seed: int = 0) -> Verdict:
@@ -162,14 +163,13 @@ def verdict(error: float, imprint: float | None = None, seed: int = 0) -> Verdic
         (verdict(0.0215, seed=1), verdict(0.02), True), (verdict(0.0225, seed=1), verdict(0.02), False),  # chance
     ],
 )  # fmt: skip
-def test_a_cube_passes_that_harms_little(shot, new, old, accepted):
+def test_a_cube_passes_that_harms_little(new, old, accepted):
     assert accepts(new, old) == accepted
 
 
 def test_better_means_by_more_than_chance():
-    assert is_better(verdict(0.01), verdict(0.02, seed=1))
-    assert not is_better(verdict(0.0199), verdict(0.02, seed=1))
-    assert not is_better(verdict(0.03), verdict(0.02, seed=1))
+    better = [is_better(verdict(error), verdict(0.02, seed=1)) for error in (0.01, 0.0199, 0.03)]
+    assert better == [True, False, False]
 
 
 def test_z_is_the_paired_t_statistic():
@@ -185,11 +185,9 @@ def test_z_is_the_paired_t_statistic():
 
 
 def test_a_verdict_by_hand():
-    A = CASSI(torch.ones(1, 3), (0,))
-    y = torch.tensor([[3.0, 4.0, 9.0]])
+    A, y = CASSI(torch.ones(1, 3), (0,)), torch.tensor([[3.0, 4.0, 9.0]])
     found = Split(A, y, torch.tensor([[True, True, False]]), A, y).verdict(torch.tensor([[[3.0, 1.0, 0.0]]]))
-    assert found.error == pytest.approx(0.6)  # |(0, 3)| / |(3, 4)|
-    assert found.squared.tolist() == [0.0, 9.0]
+    assert found.error == pytest.approx(0.6) and found.squared.tolist() == [0.0, 9.0]  # |(0, 3)| / |(3, 4)|
 
 
 @dataclass(frozen=True)
@@ -207,10 +205,9 @@ class Black(Stage):
 def test_the_first_chain_that_passes_is_taken_and_none_after_it(shot):
     hopeless, good = Black(), Tv(5)
     state, trials = gone_on(shot.split, shot.problem, Tv(20), [(hopeless,), (good,), (Tv(7),)])
-    assert state.stages == (Tv(20), good)
+    assert state.stages == (Tv(20), good) and len(state.history) == 25
     assert [t.prior for t in trials] == ["total variation", "black", "total variation"]
     assert [t.accepted for t in trials] == [True, False, True]
-    assert len(state.history) == 25
     assert trials[-1].held_out_error == pytest.approx(shot.split.error(state.x.clamp(min=0)))
     state, trials = gone_on(shot.split, shot.problem, Tv(20), [(hopeless,)], judged=False)
     assert state.stages == (Tv(20), hopeless) and trials == (), "without a judge the first is taken"
@@ -225,10 +222,9 @@ def test_no_stage_sees_the_held_out_pixels(shot):
 
 def test_a_plan_repeats_its_stages(shot):
     stages = (Tv(10), NonLocal(0.3, 2), Learned())
-    problem = replace(shot.problem, learned=stirred(SIZE))
-    state: State | None = None
+    problem, state = with_network(shot), None
     for stage in stages:
-        state = stage.run(shot.A, shot.y, problem, state, Watch())
+        state = run(stage, shot, state, problem)
     again = repeat_stages(shot.A, shot.y, problem, stages, Watch())
     torch.testing.assert_close(again.x, state.x)
     assert [r.iteration for r in again.history] == list(range(1, 14))
@@ -238,10 +234,8 @@ def test_a_plan_repeats_its_stages(shot):
 def test_a_monitor_stops_the_loop(shot, judged, when):
     seen = []
     watch = Watch(lambda r, z: seen.append(r.iteration) or len(seen) == when)
-    problem = replace(shot.problem, learned=stirred(SIZE))
-    state, _ = gone_on(shot.split, problem, Tv(10), [(NonLocal(0.3, 2), Learned())], watch, judged=judged)
-    assert seen == list(range(1, when + 1)) and watch.stopped
-    assert len(state.history) == when
+    state, _ = gone_on(shot.split, with_network(shot), Tv(10), [(NonLocal(0.3, 2), Learned())], watch, judged=judged)
+    assert seen == list(range(1, when + 1)) and watch.stopped and len(state.history) == when
     assert len(state.stages) == 1 + (when > 10) + (when > 12)  # those that ran
     assert bool(torch.isfinite(state.x).all())
 
@@ -283,8 +277,7 @@ def test_progress_rises_to_its_end(shot, stage):
 
 def test_a_network_that_harms_is_as_if_it_were_not_there(shot):
     found, without = auto(shot, weights=stirred(SIZE)), auto(shot, prior="nonlocal")
-    assert not found.plan.is_learned
-    assert "rejected" in found.explain(verbose=True)
+    assert not found.plan.is_learned and "rejected" in found.explain(verbose=True)
     assert shot.error(found.result.x) < 1.2 * shot.error(without.result.x)
 
 
@@ -342,8 +335,7 @@ def test_an_exploration_of_bright_objects_in_the_dark_raises_the_level(shot):
     for scene in (shot.x, x):
         y = shot.A.forward(scene)
         levels.append(explore_snapshot(Split.of(shot.A, y, 0), 6, CameraNoise(), Settings(), y, 1.0)[0].relative_level)
-    assert levels[0] == 1.0
-    assert levels[1] > 2
+    assert levels[0] == 1.0 and levels[1] > 2
 
 
 def test_weights_from_a_file(shot, tmp_path):

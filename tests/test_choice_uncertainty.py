@@ -25,6 +25,13 @@ def camera() -> CASSI:
     return CASSI.from_step(random_mask(H, W, generator=torch.Generator().manual_seed(2)), step=1, num_bands=C)
 
 
+def squares() -> torch.Tensor:
+    """One of another spectrum on a flat ground."""
+    x = torch.full((C, H, W), 0.5)
+    x[:3, 3:9, 6:14] = 1.5
+    return x
+
+
 def test_the_cube_that_is_found_again_has_no_error():
     A, x = camera(), torch.full((C, H, W), 0.5)
     found = bootstrap(A, A @ x, x, SILENT)
@@ -32,9 +39,8 @@ def test_the_cube_that_is_found_again_has_no_error():
 
 
 def test_errors_come_back_to_where_they_were_made():
-    """One square of another spectrum: what is wrong is wrong at its border, however the rows are laid."""
-    A, x = camera(), torch.full((C, H, W), 0.5)
-    x[:3, 3:9, 6:14] = 1.5
+    """What is wrong is wrong at the border of the square, however the rows are laid."""
+    A, x = camera(), squares()
     squared = bootstrap(A, A @ x, x, SILENT).squared.sum(0)
     near = torch.zeros(H, W, dtype=torch.bool)
     near[1:11, 4:16] = True
@@ -42,8 +48,7 @@ def test_errors_come_back_to_where_they_were_made():
 
 
 def test_a_held_out_error_shows_another_camera():
-    A, x = camera(), torch.full((C, H, W), 0.5)
-    x[:3, 3:9, 6:14] = 1.5
+    A, x = camera(), squares()
     right, wrong = (CASSI(0.1 + mask, A.shifts) for mask in (A.mask, A.mask.flip(-1)))  # light reaches the same pixels
     y = right @ x
     assert bootstrap(wrong, y, x, SILENT).held_out_error > 3 * bootstrap(right, y, x, SILENT).held_out_error

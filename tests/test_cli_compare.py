@@ -2,9 +2,11 @@
 
 import csv
 import json
+import re
 
 import numpy as np
 import pytest
+from messages import check_refusal
 from PIL import Image
 
 from cassi.cli.main import main
@@ -35,9 +37,8 @@ def table(tmp_path):
 
 def test_a_spectrometer_at_a_place(result, table, tmp_path, capsys):
     figure, spectra = tmp_path / "f.png", tmp_path / "s.csv"
-    assert (
-        main(["compare", str(result), str(table), "--at", "3,6,3", "--figure", str(figure), "--csv", str(spectra)]) == 0
-    )
+    outputs = ["--figure", str(figure), "--csv", str(spectra)]
+    assert main(["compare", str(result), str(table), "--at", "3,6,3", *outputs]) == 0
     out = capsys.readouterr().out
     assert "3 x 3 px around row 3, column 6, 9 px, 5 of 5 bands: angle" in out
     angle, scale = (float(out.partition(word)[2].split()[0]) for word in ("angle ", "scale "))
@@ -78,40 +79,50 @@ def test_one_line_where_it_cannot_be(result, table, tmp_path, monkeypatch, capsy
     assert match in error and error.count("\n") == 1
 
 
+def test_two_cubes_and_what_is_drawn_of_them(tmp_path, capsys):
+    truth = np.random.default_rng(0).random((3, 24, 24)).astype(np.float32)
+    a, b, figure = str(tmp_path / "a.h5"), str(tmp_path / "b.h5"), str(tmp_path / "d.png")
+    write_cube(a, truth + 0.1, datasets={"truth": truth})
+    write_cube(b, truth)
+    for reference in ([], [b]):
+        assert main(["compare", a, *reference]) == 0
+        # estimates are clipped to [0, 1]: the difference is at most 0.1, so the PSNR at least 20 dB
+        assert 20 <= float(re.search(r"PSNR ([\d.]+) dB", capsys.readouterr().out)[1]) < 21
+    assert main(["compare", a, "--figure", figure, "--quiet"]) == 0
+    assert (tmp_path / "d.png").stat().st_size > 5000
+    assert main(["compare", a, "--figure", figure]) == 2 and "--overwrite" in capsys.readouterr().err
+    check_refusal(capsys, main(["compare", a, "--figure", str(tmp_path / "d.jpg")]))
+
+
 def test_a_small_study(tmp_path, capsys):
     choices = ["--step", "1,2", "--mask-element", "1", "--bands", "4", "--electrons", "1e4", "--num-scenes", "1"]
     command = ["design", *choices, "--size", "32", "--output", str(tmp_path / "study")]
     assert main(command) == 0
-    out = capsys.readouterr().out
-    assert "2 cameras, 1 scene of 32 x 32 px: painted 0" in out
+    assert "2 cameras, 1 scene of 32 x 32 px: painted 0" in capsys.readouterr().out
     files = {path.name for path in (tmp_path / "study").iterdir()}
     assert files == {"design.jsonl", "design.csv", "psnr.png", "angle.png"}
     before = (tmp_path / "study" / "design.jsonl").read_bytes()
     assert main(command) == 0
     assert (tmp_path / "study" / "design.jsonl").read_bytes() == before  # nothing is computed again
-    assert main(["design", "--size", "8", "--output", str(tmp_path / "small")]) == 2
-    assert "show nothing" in capsys.readouterr().err
-    assert main(["design", "--step", "x"]) == 2
-    assert "expected positive whole numbers" in capsys.readouterr().err
+    for wrong, said in (
+        (["--size", "8", "--output", str(tmp_path / "small")], "show nothing"),
+        (["--step", "x"], "expected positive whole numbers"),
+    ):
+        assert main(["design", *wrong]) == 2 and said in capsys.readouterr().err
 
 
 def test_figures_for_papers(tmp_path, capsys):
     """Formats, resolution, scale bar; a finished result is drawn anew, not computed."""
     assert main(["simulate", "--size", "48", "--num-bands", "6", "--output", str(tmp_path / "a.h5"), "--quiet"]) == 0
     command = ["reconstruct", str(tmp_path / "a.h5"), "--solver", "least-squares"]
-    assert main([*command, "--figure-format", "png,pdf", "--dpi", "40", "--pixel-size", "2.5um", "--tinted"]) == 0
-    made = {path.suffix for path in (tmp_path / "a_figures").iterdir()}
-    assert made == {".png", ".pdf"}
+    formats = ["--figure-format", "png,pdf", "--dpi", "40", "--pixel-size", "2.5um", "--tinted"]
+    assert main([*command, *formats]) == 0
+    assert {path.suffix for path in (tmp_path / "a_figures").iterdir()} == {".png", ".pdf"}
     small = Image.open(tmp_path / "a_figures" / "summary.png").size[0]
     written = (tmp_path / "a_cube.h5").stat().st_mtime_ns
     assert main([*command, "--no-markers"]) == 0
     assert (tmp_path / "a_cube.h5").stat().st_mtime_ns == written
     assert Image.open(tmp_path / "a_figures" / "summary.png").size[0] == pytest.approx(3 * small, abs=3)
-    for option, value in (
-        ("--figure-format", "bmp"),
-        ("--pixel-size", "3"),
-        ("--pixel-size", "0mm"),
-        ("--dpi", "9999"),
-    ):
+    for wrong in ("--figure-format=bmp", "--pixel-size=3", "--pixel-size=0mm", "--dpi=9999"):
         with pytest.raises(SystemExit):
-            main([*command, option, value])
+            main([*command, wrong])
