@@ -131,7 +131,7 @@ def write(parts: Iterable[Entries]) -> None:
                 if len(before) != len(lines) or not all(map(alike, before, lines)):
                     before = lines
                 part[test][parameters] = before
-            found[test] = {key: value for key, value in old.items() if key} | of
+            found[test] = dict(of) if "" in of else {key: value for key, value in old.items() if key} | of
     text = []
     for test, of in sorted(found.items()):
         text.append(test)
