@@ -33,6 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from cassi.kernels import cpu, dispatch, graphs
+from cassi.optics import imprint
 from cassi.priors import nonlocal_lowrank
 from cassi.priors.learned import shipped_prior
 
@@ -429,6 +430,7 @@ def pretend_cuda(index: int = 0, *, triton: bool = True) -> Iterator[Ledger]:
     with ExitStack() as stack:
         stack.callback(dispatch._triton.cache_clear)
         stack.callback(shipped_prior()._copies.clear)  # of it on this device
+        stack.callback(imprint._matrices.cache_clear)
         dispatch._triton.cache_clear()
         module = _stand_in() if triton else None
         stack.enter_context(mock.patch.object(dispatch, "import_module", return_value=module))

@@ -61,7 +61,7 @@ class Trial:
         def look() -> float:
             variance, weight = IMPRINT_VARIANCE * target.clamp(min=0), IMPRINT_TV * brightness(train, target)
             found, _ = subspace_tv(train, target, basis, variance=variance, tv_weight=weight, num_iters=IMPRINT_ITERS)
-            return imprint(found.x.clamp(min=0).numpy(), given.mask[..., rows, columns].numpy())
+            return imprint(found.x.clamp(min=0), given.mask[..., rows, columns])
 
         return cls(squares, b[held].double().square(), look)
 

@@ -58,7 +58,7 @@ class Split:
 
     def misfit(self, x: Tensor) -> Tensor:
         """y - Phi x at the held-out pixels, (n,) float64, on the CPU."""
-        return self._at_held_out(self.y - self.A.forward(x))
+        return self.values - self._at_held_out(self.A.forward(x))
 
     def error(self, x: Tensor) -> float:
         """|y - Phi x| / |y| at the held-out pixels, for any cube x."""

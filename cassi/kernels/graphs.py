@@ -49,7 +49,7 @@ class Repeated:
                 self._called = not eager
                 self._refused |= any(t is not None and t.requires_grad for t in values)
                 return values
-            self._tensors = [t if t is None else t.clone(memory_format=torch.contiguous_format) for t in tensors]
+            self._tensors = _copies(tensors)
             try:
                 self._replay, self._found = record(self._step, device)
             except RuntimeError as error:
@@ -62,7 +62,7 @@ class Repeated:
         else:
             return list(self.f(*tensors))
         self._replay()
-        return [*self._tensors, *(t.clone() for t in self._found)]
+        return [*self._tensors, *_copies(self._found)]
 
     def _step(self) -> list[Tensor]:
         values = list(self.f(*self._tensors))
@@ -72,6 +72,13 @@ class Repeated:
 
 def _layout(t: Tensor | None) -> object:
     return None if t is None else (t.shape, t.dtype, t.device)
+
+
+def _copies(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """The same values in memory of their own, by one launch for all."""
+    new = [None if t is None else torch.empty_like(t, memory_format=torch.contiguous_format) for t in tensors]
+    _put(new, tensors)
+    return new
 
 
 def _put(places: Sequence[Tensor | None], values: Sequence[Tensor | None]) -> None:

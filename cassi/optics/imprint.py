@@ -1,10 +1,12 @@
 """The imprint of the mask on a cube: a measure of camera and reconstruction that needs no ground truth."""
 
+import math
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import torch
-from scipy import fft, ndimage
+from scipy import ndimage
 from torch import Tensor
 
 from cassi.optics.protocol import Camera
@@ -16,7 +18,7 @@ MOVES = -1.0, -0.5, 0.0, 0.5, 1.0  # of the mask, down and to the right [pixel]
 MIN_SIDE = 32  # of a mask whose imprint can be measured [pixel]
 
 
-def imprint(cube: np.ndarray, mask: np.ndarray, *, moves: Sequence[float] = MOVES) -> float:
+def imprint(cube: Tensor | np.ndarray, mask: Tensor | np.ndarray, *, moves: Sequence[float] = MOVES) -> float:
     """How much of the pattern of the mask remains in a cube, 0 to 1; the scene itself is independent of the mask.
 
         d_c = (x_c - G_2 x_c) / G_5 x_c          fine detail of band c relative to its local brightness
@@ -27,41 +29,50 @@ def imprint(cube: np.ndarray, mask: np.ndarray, *, moves: Sequence[float] = MOVE
     every band, and so does fitted noise. Held-out pixels detect neither well, as their neighbors predict them.
 
     Args:
-        cube: (C, H, W), >= 0.
+        cube: (C, H, W), >= 0; computed on its device, in float32.
         mask: (H, W), or (C, H, W), of which the mean is used.
         moves: of the mask, down and to the right [pixel]; (0,) if its position is known, which takes a third of the
             time.
     """
     if cube.ndim != 3 or mask.shape[-2:] != cube.shape[-2:]:
         raise ValueError(f"cube must be (C, H, W) and the mask of its size, got {cube.shape} and {mask.shape}")
-    pattern = (mask if mask.ndim == 2 else mask.mean(0)).astype(np.float32)
-    moved = [ndimage.shift(pattern, (down, right), order=1, mode="nearest") for down in moves for right in moves]
-    fine, wide = _blur(pattern.shape, FINE), _blur(pattern.shape, LOCAL)
-    patterns = np.stack([pattern - fft.idctn(fft.dctn(pattern) * fine) for pattern in moved]).reshape(len(moved), -1)
-    powers, squares = patterns**2, np.zeros(len(patterns))
-    for band in cube.astype(np.float32):
-        spectrum = fft.dctn(band)
-        local = fft.idctn(spectrum * wide)
-        bright = local > BRIGHT * local.max()
-        if (count := np.count_nonzero(bright)) < 2:
-            continue
-        detail = np.where(bright, (band - fft.idctn(spectrum * fine)) / np.maximum(local, 1e-9), 0)
-        detail = np.where(bright, detail - detail.sum() / count, 0).ravel()
-        counted = bright.ravel().astype(np.float32)
-        norm = (powers @ counted - (patterns @ counted) ** 2 / count) * (detail @ detail)
-        squares += np.where(
-            norm > 0, (patterns @ detail) ** 2 / np.where(norm > 0, norm, 1), 0
-        )  # norm 0: one of them is constant
-    return float(np.sqrt(squares.max() / len(cube)))
+    x = torch.as_tensor(cube).detach().float()
+    m = torch.as_tensor(mask).detach().to(x)
+    m = m if m.ndim == 2 else m.mean(0)
+    rows, columns = (_matrices(length, tuple(moves), x.device) for length in x.shape[1:])
+    moved = (rows[2:] @ m).flatten(0, 1) @ columns[2:].flatten(0, 1).T
+    moved = moved.view(len(moves), len(m), len(moves), -1).transpose(1, 2).reshape(-1, *m.shape)
+    patterns = _fine(moved, rows[0], columns[0]).flatten(1)
+    local = torch.bmm(*_along(x, rows[1], columns[1]))
+    counted = (local > BRIGHT * local.amax((1, 2), keepdim=True)).flatten(1).float()
+    count = counted.sum(1)
+    d = (_fine(x, rows[0], columns[0]) / local.clamp_(min=1e-9)).flatten(1) * counted
+    d = torch.addcmul(d, (d.sum(1) / count)[:, None], counted, value=-1)
+    spread = torch.addcdiv(patterns.square() @ counted.T, (patterns @ counted.T).square(), count, value=-1)
+    squares = (
+        patterns @ (d / d.norm(dim=1, keepdim=True)).T
+    ).square() / spread  # not a number where one of them is constant
+    return math.sqrt(float(squares.nan_to_num(0, 0, 0).clamp_(0, 1).sum(1).max()) / len(x))
 
 
-def _blur(shape: tuple[int, ...], width: float) -> np.ndarray:
-    """The transfer function of `ndimage.gaussian_filter` in the cosine transform of an image, (H, W)."""
-    rows, columns = (
-        fft.dct(ndimage.gaussian_filter1d(point, width)) / fft.dct(point)
-        for point in (np.eye(1, length)[0] for length in shape)
-    )
-    return np.outer(rows, columns).astype(np.float32)
+@cache
+def _matrices(length: int, moves: Sequence[float], device: torch.device) -> Tensor:
+    """What acts along an axis: the Gaussians of width `FINE` and `LOCAL`, then the moves [pixel], (2 + M, n, n)."""
+    one = np.eye(length)
+    blurs = [ndimage.gaussian_filter1d(one, width, axis=0) for width in (FINE, LOCAL)]
+    moved = [ndimage.shift(one, (move, 0), order=1, mode="nearest") for move in moves]
+    return torch.as_tensor(np.stack([*blurs, *moved]), dtype=torch.float32).to(device)
+
+
+def _along(images: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+    """R and x C' for each image x of (B, H, W), to be multiplied."""
+    R, C = (one.expand(len(images), -1, -1) for one in (rows, columns))
+    return R, torch.bmm(images, C.mT)
+
+
+def _fine(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """x - R x C' for each image."""
+    return torch.baddbmm(images, *_along(images, rows, columns), alpha=-1)
 
 
 def imprint_on(cube: Tensor, A: Camera, *, moves: Sequence[float] = MOVES) -> float | None:
@@ -70,11 +81,5 @@ def imprint_on(cube: Tensor, A: Camera, *, moves: Sequence[float] = MOVES) -> fl
     None if the camera has no mask, or a small one.
     """
     masks = [getattr(shot, "mask", None) for shot in getattr(A, "shots", (A,))]
-    if not all(isinstance(mask, Tensor) and min(mask.shape[-2:]) >= MIN_SIDE for mask in masks):
-        return None
-    tensors = [cube.detach(), *(mask.detach().to(cube) for mask in masks)]  # type: ignore[union-attr]
-    if not cube.is_cpu:  # in one transfer
-        flat = torch.split(torch.cat([t.flatten() for t in tensors]).cpu(), [t.numel() for t in tensors])
-        tensors = [values.view(t.shape) for values, t in zip(flat, tensors, strict=True)]
-    values, *patterns = (t.numpy() for t in tensors)
-    return max(imprint(values, pattern, moves=moves) for pattern in patterns)
+    known = [mask for mask in masks if isinstance(mask, Tensor) and min(mask.shape[-2:]) >= MIN_SIDE]
+    return max(imprint(cube, mask, moves=moves) for mask in known) if len(known) == len(masks) else None

@@ -34,10 +34,18 @@ from cassi.kernels.dispatch import pick_device
 from cassi.kernels.threads import num_cores
 from cassi.priors.learned import LearnedPrior
 from cassi.running.arguments import load
-from cassi.running.pipeline import CUBES_AT_ONCE, Listener, frames_that_fit, reconstruct_measurement
+from cassi.running.pipeline import (
+    CUBES_AT_ONCE,
+    TOGETHER,
+    Listener,
+    SolveFrames,
+    frames_that_fit,
+    reconstruct_measurement,
+)
 from cassi.running.progress import StepBar
 from cassi.running.reconstruct import reconstruct
 from cassi.running.result import Reconstruction, write_result
+from cassi.running.turns import Turns
 from cassi.settings import PathLike, Settings
 from cassi.solvers.loop import Monitor, Record
 from cassi.version import PROGRAM
@@ -131,8 +139,11 @@ class SolveWith:
     settings: Settings
     camera: str | None = None
 
-    def __call__(self, m: Measurement, monitor: Monitor | None = None) -> Reconstruction:
-        result = reconstruct_measurement(load(m, None, self.settings), self.settings, Listener(monitor=monitor))
+    def __call__(
+        self, m: Measurement, monitor: Monitor | None = None, frames: SolveFrames | None = None
+    ) -> Reconstruction:
+        m = load(m, None, self.settings)
+        result = reconstruct_measurement(m, self.settings, Listener(monitor=monitor), frames)
         stated = {} if self.camera is None else {"camera": self.camera}
         return replace(result, parameters={**result.parameters, **stated})
 
@@ -153,7 +164,8 @@ def reconstruct_many(
     """Reconstruct every frame that is not finished yet.
 
     Each frame is computed alone, with `batch` above 1 on one thread: its cube does not depend on the frames beside it,
-    nor on how many there are. Each is compared with its mask; the verdict is among the notes of its cube.
+    nor on how many there are. On a GPU, frames with one plan and one camera are solved together, which changes cubes by
+    rounding alone. Each is compared with its mask; the verdict is among the notes of its cube.
 
     Args:
         frames: see `find_frames`.
@@ -199,8 +211,12 @@ def reconstruct_many(
             for left in root.glob(".*.part"):  # of a run that was killed
                 shutil.rmtree(left, ignore_errors=True)
             count = batch or (1 if executor else _at_once(read, solve, [job.frame for job in todo]))
-            work = partial(_solve_and_write, read=read, solve=solve, attributes=dict(attributes or {}), after=after)
-            computing = _computing(work, todo, count) if executor is None else _computing_on(executor, work, todo)
+            work = partial(_solve_and_write, read=read, attributes=dict(attributes or {}), after=after)
+            computing = (
+                _computing(work, solve, todo, count)
+                if executor is None
+                else _computing_on(executor, partial(work, solve=solve), todo)
+            )
             what = f"{len(todo)} snapshot{'s' * (len(todo) != 1)}"
             with computing as jobs, StepBar([what], shown=progress) as bar:
                 for number, future in enumerate(as_completed(jobs), start=1):
@@ -363,7 +379,7 @@ def locked(root: Path) -> Iterator[Path]:
 
 
 def _at_once(read: Callable[..., Measurement], solve: object, frames: Sequence[Frame]) -> int:
-    """How many frames of the first one's size to compute: one a core (four on a GPU), as memory allows; at least 1."""
+    """How many frames of the first one's size to compute: one a core (of a GPU four, or a batch), as memory allows."""
     device = pick_device(getattr(solve, "settings", Settings()).device)
     values = 1
     for frame in frames:
@@ -372,23 +388,35 @@ def _at_once(read: Callable[..., Measurement], solve: object, frames: Sequence[F
             values = len(first.shifts) * int(np.prod(first.mask.shape[-2:]))
             break
     if device.type == "cuda":
-        return min(4, frames_that_fit(device, values))
+        return min(TOGETHER if _in_turns(solve) else 4, frames_that_fit(device, values))
     import psutil
 
     free = psutil.virtual_memory().available
     return int(max(1, min(num_cores(), free // (CUBES_AT_ONCE * values * torch.float32.itemsize))))
 
 
+def _in_turns(solve: object) -> bool:
+    """Whether frames may be solved together (`cassi.running.turns`): on a GPU, with a plan."""
+    if not isinstance(solve, SolveWith) or solve.settings.plan is None:
+        return False
+    return pick_device(solve.settings.device).type == "cuda"
+
+
 @contextmanager
 def _computing(
-    work: Callable[..., dict[str, Any]], todo: Sequence[Job], count: int
+    work: Callable[..., dict[str, Any]], solve: Callable[..., Reconstruction], todo: Sequence[Job], count: int
 ) -> Iterator[dict[Future[dict[str, Any]], Job]]:
-    """What `count` threads work at, each on one thread of torch where they are several; on leaving it is given up."""
+    """What `count` threads work at, each on one thread of torch where they are several; on leaving it is given up.
+
+    Where frames are solved together, twice as many: half of them read and write.
+    """
     before, ended = torch.get_num_threads(), threading.Event()
+    if count > 1 and _in_turns(solve):
+        solve, count = partial(solve, frames=Turns(count, ended.is_set)), 2 * count
     each = 1 if count > 1 else before
     executor = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(each,))
     try:
-        yield {executor.submit(work, job, is_over=ended.is_set): job for job in todo}
+        yield {executor.submit(work, job, solve=solve, is_over=ended.is_set): job for job in todo}
     finally:
         ended.set()
         executor.shutdown(cancel_futures=True)

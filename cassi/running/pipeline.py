@@ -55,6 +55,7 @@ from cassi.optics.detector import brightness
 from cassi.optics.imprint import imprint_on
 from cassi.optics.mask_match import compare_with_mask
 from cassi.optics.measurement import MaskCheck, Measurement
+from cassi.optics.protocol import Camera
 from cassi.photograph.picture import SidePicture
 from cassi.running.arguments import open_files, subtract_dark
 from cassi.running.concerns import measurement_concerns, result_concerns
@@ -88,17 +89,21 @@ class Listener:
 
 
 def reconstruct_measurement(
-    m: Measurement | Scene, settings: Settings, listener: Listener = Listener()
+    m: Measurement | Scene, settings: Settings, listener: Listener = Listener(), solve: SolveFrames | None = None
 ) -> Reconstruction:
-    """Reconstruct a measurement as the settings say, or a scene that is prepared already."""
+    """Reconstruct a measurement as the settings say, or a scene that is prepared already; by `solve_frames`, or one
+    that takes its place."""
     start, settings = time.perf_counter(), open_files(settings)
     if isinstance(m, Measurement):
         m, settings = subtract_dark(m, settings)
         m = prepare_scene(check(m, settings, listener), settings, listener)
-    result = assemble(m, solve_frames(m, settings, listener, start), settings, start)
+    result = assemble(m, (solve or solve_frames)(m, settings, listener, start), settings, start)
     if isinstance(settings.white, Measurement):  # `open_files` has read its file
         result = divide_by_white(result, settings.white, settings, listener)
     return explain(result, listener)
+
+
+SolveFrames = Callable[[Scene, Settings, Listener, float], list[Outcome]]
 
 
 def check(m: Measurement, settings: Settings, listener: Listener) -> Measurement:
@@ -162,7 +167,8 @@ def solve_frames(scene: Scene, settings: Settings, listener: Listener, start: fl
 
         check_side(side, scene.A.cube_shape[0], scene.num_scenes)
     outcomes: list[Outcome] = []
-    several = together(scene, settings, listener)
+    batches = math.ceil(scene.num_scenes / most_together(scene.A, settings, listener))
+    several = math.ceil(scene.num_scenes / batches)
     for k, y in enumerate(scene.frames):
         if k < len(outcomes):  # solved with others
             continue
@@ -185,15 +191,13 @@ def solve_frames(scene: Scene, settings: Settings, listener: Listener, start: fl
     return outcomes
 
 
-def together(scene: Scene, settings: Settings, listener: Listener) -> int:
-    """How many frames are solved at a time: on a GPU as many as its memory holds, where a plan leaves nothing open."""
-    plan, device = settings.plan, scene.A.device
-    watched = listener.monitor is not None or settings.budget is not None  # each frame by itself
-    if device.type != "cuda" or settings.solver != "auto" or not isinstance(plan, Plan) or watched:
+def most_together(A: Camera, settings: Settings, listener: Listener = Listener()) -> int:
+    """How many frames may be solved at a time: on a GPU as its memory allows, where a plan leaves nothing open."""
+    plan, watched = settings.plan, listener.monitor is not None or settings.budget is not None  # each frame by itself
+    if A.device.type != "cuda" or settings.solver != "auto" or not isinstance(plan, Plan) or watched:
         return 1
-    fit = all(stage.together for stage in plan.stages) and frames_that_fit(device, math.prod(scene.A.cube_shape))
-    batches = math.ceil(scene.num_scenes / min(TOGETHER, fit or 1))
-    return math.ceil(scene.num_scenes / batches)
+    fit = all(stage.together for stage in plan.stages) and frames_that_fit(A.device, math.prod(A.cube_shape))
+    return min(TOGETHER, fit or 1)
 
 
 def frames_that_fit(device: torch.device, values: int) -> int:

@@ -1,0 +1,89 @@
+"""Frames of several threads, solved together: who comes while others are solved waits, and the next turn takes all."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+
+from cassi.choice.outcome import Outcome
+from cassi.optics.measurement import share_camera
+from cassi.running import pipeline
+from cassi.running.pipeline import Listener
+from cassi.running.scene import Scene
+from cassi.settings import Settings
+
+
+@dataclass(eq=False)
+class Turns:
+    """A `solve_frames` for several threads, each with a scene, all with the same settings.
+
+    Where frames may be solved at a time (`most_together`), one thread solves its own with all that wait and share its
+    camera, while others read and write. So as many are solved together as come in the time of the turn before.
+
+    Attributes:
+        most: frames of a turn.
+        is_over: whether the run was interrupted; asked each iteration.
+    """
+
+    most: int
+    is_over: Callable[[], bool] = bool
+    waiting: list[tuple[Scene, Future[list[Outcome]]]] = field(default_factory=list)
+    turn: threading.Lock = field(default_factory=threading.Lock)
+
+    def __call__(self, scene: Scene, settings: Settings, listener: Listener, start: float) -> list[Outcome]:
+        most = min(self.most, pipeline.most_together(scene.A, settings))
+        if most == 1:
+            return pipeline.solve_frames(scene, settings, listener, start)
+        mine = scene, Future[list[Outcome]]()
+        self.waiting.append(mine)
+        with self.turn:
+            if mine in self.waiting:  # not taken along by another
+                others = [one for one in self.waiting if one is not mine and alike(one[0], scene)]
+                taken = [mine, *others[: most - 1]]
+                for one in taken:
+                    self.waiting.remove(one)
+                self._solve(taken, settings)
+        return mine[1].result()
+
+    def _solve(self, taken: Sequence[tuple[Scene, Future[list[Outcome]]]], settings: Settings) -> None:
+        """Solve some together; each by itself where that fails, as it may for one of them."""
+        scenes = [scene for scene, _ in taken]
+        try:
+            found = self._outcomes(joined(scenes), settings)
+        except Exception as error:
+            for one in taken if len(taken) > 1 and not self.is_over() else ():
+                self._solve([one], settings)
+            for _, future in taken:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for scene, future in taken:
+            own, found = found[: scene.num_scenes], found[scene.num_scenes :]
+            future.set_result([pipeline.with_scene_facts(one, scene, k) for k, one in enumerate(own)])
+
+    def _outcomes(self, scene: Scene, settings: Settings) -> list[Outcome]:
+        def stop(step: str, share: float) -> None:
+            if self.is_over():
+                raise CancelledError("the run was interrupted")
+
+        return pipeline.solve_frames(scene, settings, Listener(stop), time.perf_counter())
+
+
+def alike(a: Scene, b: Scene) -> bool:
+    """Whether one camera took both, with the same pixels left out."""
+    if a.measurement is None or b.measurement is None or a.found is not b.found:
+        return False
+    left_out = (a.measurement.bad_pixels, b.measurement.bad_pixels)
+    return np.array_equal(*left_out) and share_camera((a.measurement, b.measurement))  # type: ignore[arg-type]
+
+
+def joined(scenes: Sequence[Scene]) -> Scene:
+    """Scenes of one camera as one, with their frames in this order."""
+    black_levels = tuple(black for scene in scenes for black in scene.black_levels)
+    return replace(scenes[0], y=torch.cat([scene.frames for scene in scenes]), black_levels=black_levels)
