@@ -88,6 +88,9 @@ class Listener:
     monitor: Monitor | None = None  # the iterations, as for `cassi.reconstruct`
 
 
+SolveFrames = Callable[[Scene, Settings, Listener, float], list[Outcome]]
+
+
 def reconstruct_measurement(
     m: Measurement | Scene, settings: Settings, listener: Listener = Listener(), solve: SolveFrames | None = None
 ) -> Reconstruction:
@@ -101,9 +104,6 @@ def reconstruct_measurement(
     if isinstance(settings.white, Measurement):  # `open_files` has read its file
         result = divide_by_white(result, settings.white, settings, listener)
     return explain(result, listener)
-
-
-SolveFrames = Callable[[Scene, Settings, Listener, float], list[Outcome]]
 
 
 def check(m: Measurement, settings: Settings, listener: Listener) -> Measurement:

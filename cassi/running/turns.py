@@ -1,7 +1,5 @@
 """Frames of several threads, solved together: who comes while others are solved waits, and the next turn takes all."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +10,7 @@ import numpy as np
 import torch
 
 from cassi.choice.outcome import Outcome
-from cassi.optics.measurement import share_camera
+from cassi.optics.measurement import camera_difference
 from cassi.running import pipeline
 from cassi.running.pipeline import Listener
 from cassi.running.scene import Scene
@@ -80,7 +78,7 @@ def alike(a: Scene, b: Scene) -> bool:
     if a.measurement is None or b.measurement is None or a.found is not b.found:
         return False
     left_out = (a.measurement.bad_pixels, b.measurement.bad_pixels)
-    return np.array_equal(*left_out) and share_camera((a.measurement, b.measurement))  # type: ignore[arg-type]
+    return np.array_equal(*left_out) and not camera_difference((a.measurement, b.measurement))  # type: ignore[arg-type]
 
 
 def joined(scenes: Sequence[Scene]) -> Scene:
