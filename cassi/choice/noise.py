@@ -15,6 +15,7 @@ from torch import Tensor
 
 from cassi.choice.held_out import Split
 from cassi.errors import InputError
+from cassi.optics.measurement import check_noise
 from cassi.optics.protocol import Camera
 from cassi.priors.spectral_basis import smooth_basis, synthesise
 from cassi.solvers.loop import Record
@@ -42,14 +43,9 @@ class CameraNoise:
     read_noise: float | None = None
 
     def __post_init__(self) -> None:
-        if self.gain is not None and not (math.isfinite(self.gain) and self.gain > 0):
-            raise InputError(f"the gain must be positive [electrons per unit of y], got {self.gain}", cures=("gain",))
-        if self.read_noise is not None and not (math.isfinite(self.read_noise) and self.read_noise >= 0):
-            raise InputError(f"the read noise must be >= 0 [electrons], got {self.read_noise}")
+        check_noise(self.gain, self.read_noise)
         if self.read_noise is not None and self.gain is None:
-            raise InputError(
-                "the read noise is in electrons and needs the gain too [electrons per unit of y]", cures=("gain",)
-            )
+            raise InputError("the read noise is in electrons and needs the gain too", cures=("gain",))
 
     def scaled(self, factor: float) -> CameraNoise:
         """The same noise for measurements multiplied by `factor`."""

@@ -100,6 +100,4 @@ class Plan:
             model = NoiseModel(alpha, beta, str(noise["source"]))
             return Plan(str(values["basis"]), vectors, model, level, stages, prior, axis)
         except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
-            raise InputError(
-                f"this is no plan of a reconstruction by this version of the program ({error!r}); reconstruct again"
-            ) from error
+            raise InputError(f"no plan of this version of the program ({error!r}); reconstruct again") from error

@@ -46,9 +46,7 @@ def compare_places(args: argparse.Namespace) -> int:
             raise InputError(f"{args.cube} holds no truth; give the table of a spectrometer, or another cube")
         other = data.truth if args.reference == "truth" else read_cube(args.reference)[0]
         if other is None or tuple(other.shape) != tuple(data.cube.shape):
-            raise InputError(
-                f"{args.reference} must have the bands and pixels of {args.cube}, {tuple(data.cube.shape)}"
-            )
+            raise InputError(f"{args.reference} must have the bands and pixels of {args.cube}, {data.cube.shape}")
         references = [spectrum_of(data, region, of=other).mean for region in regions]
         compared = [compare_spectra(*pair, scaled=False) for pair in zip(spectra, references, strict=True)]
     else:

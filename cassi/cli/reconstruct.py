@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"no measurement given, expected a file, several, a folder or a pattern{cure}")
     pick_device(args.device)
     task = with_places(args, files, make_task(args, files))
-    fingerprint = "" if task.many else fingerprint_of(args, task)
+    fingerprint = "" if task.many else fingerprints(task.read, SolveWith(task.settings), args.tile)(task.frames[0])
     is_finished = not task.many and (read_record(task.output) or {}).get("fingerprint") == fingerprint
     if args.dry_run:
         messages.dry_run(args, task)
@@ -54,11 +54,6 @@ def run(args: argparse.Namespace) -> int:
     if is_finished and not args.overwrite:
         return draw_again(args, task, figures)
     return run_single(args, task, figures, fingerprint)
-
-
-def fingerprint_of(args: argparse.Namespace, task: Task) -> str:
-    """Of all that a single result depends on."""
-    return fingerprints(task.read, SolveWith(task.settings), args.tile)(task.frames[0])
 
 
 def with_places(args: argparse.Namespace, files: Sequence[str], task: Task) -> Task:

@@ -46,9 +46,7 @@ def read_cube(path: str | os.PathLike[str], *, key: str | None = None) -> tuple[
     elif values.ndim == 4:
         values = np.transpose(values, stack_order(container, entry))
     else:
-        raise InputError(
-            f"{path}: '{entry.name}' has shape {values.shape}, expected a cube of 3 axes (C, H, W) or 4 (N, C, H, W)"
-        )
+        raise InputError(f"{path}: '{entry.name}' has shape {values.shape}, expected (C, H, W) or (N, C, H, W)")
     values = values if entry.packed is None else values.astype(entry.packed)
     cube = scale_cube(values, f"{path}: '{entry.name}'")[0]
     if wavelengths is None:

@@ -168,9 +168,7 @@ def unshear_mask(
     if not offsets.any():
         return None
     if not all(_whole(float(offset)) for offset in offsets):
-        raise InputError(
-            f"the mask '{name}' is displaced by fractions of a pixel; store the masks undisplaced (C, H, W)"
-        )
+        raise InputError(f"the mask '{name}' is displaced by parts of a pixel; store the masks undisplaced (C, H, W)")
     width = mask.shape[-1] - round(float(offsets.max()))
     if width < 1:
         raise InputError(f"the mask '{name}' of {mask.shape[-1]} columns cannot be displaced by {offsets.max():g}")

@@ -233,9 +233,7 @@ def _bad_pixel_map(
     marked: np.ndarray = np.not_equal(source.read(entry), 0)
     marked = marked.swapaxes(-1, -2) if transposed and marked.ndim > 1 else marked
     if marked.shape != shape and (marked.ndim != 3 or marked.shape[1:] != shape):
-        raise InputError(
-            f"{source.path}: '{entry.name}' has shape {marked.shape}, expected that of the measurement {shape}"
-        )
+        raise InputError(f"{source.path}: '{entry.name}' has shape {marked.shape}, expected the measurement's, {shape}")
     return marked
 
 

@@ -26,9 +26,7 @@ def to_float32(values: np.ndarray, name: str) -> np.ndarray:
         )
     size = max(float(result.max(initial=0)), -float(result.min(initial=0)))
     if size > MAX_SIZE or (size < MIN_SIZE and np.any(values)):
-        raise InputError(
-            f"{name}: values of size {size:g} are out of range for float32 arithmetic; save them in another unit"
-        )
+        raise InputError(f"{name}: values of size {size:g} do not suit float32 arithmetic; save them in another unit")
     return result
 
 

@@ -81,9 +81,7 @@ def _count(length: int, size: int, stride: int) -> tuple[int, bool]:
     if size < 1 or stride < 1:
         raise ValueError(f"patch size and stride must be at least 1, got {size} and {stride}")
     if stride > size:
-        raise ValueError(
-            f"stride {stride} is larger than the patch, {size}: some pixels would be in no patch; use a smaller stride"
-        )
+        raise ValueError(f"stride {stride} is larger than the patch, {size}, and leaves pixels out; use a smaller one")
     if size > length:
         raise ValueError(f"a patch of {size} pixels does not fit an axis of {length}; use a smaller patch or padding")
     return (length - size) // stride + 1, (length - size) % stride != 0

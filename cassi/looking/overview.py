@@ -46,9 +46,11 @@ def write_index(folder: str | os.PathLike[str]) -> Path:
     results = []
     for path in sorted(place.glob("*.h5"), key=natural):
         try:
-            results.append(_card(read_report(path)) | _link(path))
+            card = _card(read_report(path))
         except InputError:  # not a result: a measurement, a calibration
             continue
+        target = report_beside(path) if has_report(path) else path
+        results.append(card | {"name": path.name, "link": quote(os.fsencode(target.name))})
     if not results:
         raise InputError(f"{place}: no result in it, expected HDF5 files with a cube")
     failed, bad = _failures(place), sum(bool(one["problems"]) for one in results)
@@ -79,12 +81,6 @@ def has_report(cube: Path) -> bool:
 def write_report_beside(cube: Path) -> Path:
     """Write the report of a result beside it."""
     return write_report(report_beside(cube), cube, overwrite=True)
-
-
-def _link(path: Path) -> dict[str, str]:
-    """The name of a result, and a link to its report, if there is one, else to its file."""
-    target = report_beside(path) if has_report(path) else path
-    return {"name": path.name, "link": quote(os.fsencode(target.name))}
 
 
 def _common(results: Sequence[dict[str, Any]]) -> list[str]:

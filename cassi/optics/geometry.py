@@ -55,9 +55,7 @@ def infer_shifts(
     difference = detector - width
     if len(mask_shape) == 3:
         if num_bands not in (None, mask_shape[0]):
-            raise InputError(
-                f"the mask has {mask_shape[0]} bands, {num_bands} were given; several shots make a MultiShot"
-            )
+            raise InputError(f"the mask has {mask_shape[0]} bands, {num_bands} were given; for shots use MultiShot")
         num_bands = mask_shape[0]
     sizes = f"measurement is {detector} columns wide, mask {width}: a difference of {difference}"
     if stored is not None:

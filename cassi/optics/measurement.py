@@ -260,9 +260,12 @@ def check_arrays(m: Measurement) -> None:
         raise InputError("every detector pixel is marked bad")
     if not np.isfinite(m.y if bad is None else m.y[..., ~bad]).all():
         raise InputError("the measurement holds NaN or Inf; mark those pixels in bad_pixels")
-    if m.gain is not None and not (math.isfinite(m.gain) and m.gain > 0):
-        raise InputError(
-            f"the gain must be positive [electrons per unit of the measurement], got {m.gain}", cures=("gain",)
-        )
-    if m.read_noise is not None and not (math.isfinite(m.read_noise) and m.read_noise >= 0):
-        raise InputError(f"the read noise must be >= 0 [electrons], got {m.read_noise}")
+    check_noise(m.gain, m.read_noise)
+
+
+def check_noise(gain: float | None, read_noise: float | None) -> None:
+    """Raise InputError for a gain or a read noise that no camera has."""
+    if gain is not None and not (math.isfinite(gain) and gain > 0):
+        raise InputError(f"the gain must be positive [electrons per unit of y], got {gain}", cures=("gain",))
+    if read_noise is not None and not (math.isfinite(read_noise) and read_noise >= 0):
+        raise InputError(f"the read noise must be >= 0 [electrons], got {read_noise}")

@@ -209,9 +209,7 @@ class Camera(ABC):
     def _solve_iteratively(self, solve: Callable[[Tensor], Tensor], b: Tensor) -> Tensor:
         """M^-1 b by an iteration for symmetric M; differentiable in b, but not in the mask."""
         if self.learned and torch.is_grad_enabled():
-            raise RuntimeError(
-                "an inverse by iteration has no derivative in the mask or weights; call it under torch.no_grad()"
-            )
+            raise RuntimeError("an iterated inverse has no derivative in mask or weights; use torch.no_grad()")
         return linear_map(b, solve, solve)  # M is symmetric
 
     # used by iterative solvers
@@ -284,9 +282,7 @@ class Camera(ABC):
         if not rho >= 0:
             raise ValueError(f"rho must be >= 0, got {rho}")
         if torch.is_grad_enabled() and (self.learned or any(t.requires_grad for t in (v, y, y_x))):
-            raise RuntimeError(
-                "data_step_ works in place and has no gradient, which is required here; call it under torch.no_grad()"
-            )
+            raise RuntimeError("data_step_ works in place and has no gradient; call it under torch.no_grad()")
         for cube, name in ((v, "v"), (x, "x")):
             self.check_cube(cube, name)
         for measurement, name in ((y, "y"), (y_x, "y_x"), (y_v, "y_v")):
@@ -300,9 +296,7 @@ class Camera(ABC):
 
     def _check(self, tensor: Tensor, name: str, end: tuple[int, ...], other: tuple[int, ...], what: str) -> Tensor:
         if not isinstance(tensor, Tensor):
-            raise TypeError(
-                f"{name} must be a torch tensor, got {type(tensor).__name__}; convert it with torch.as_tensor(...)"
-            )
+            raise TypeError(f"{name} must be a torch tensor, got {type(tensor).__name__}; use torch.as_tensor(...)")
         if tuple(tensor.shape[-len(end) :]) != end:
             swapped = tuple(tensor.shape[-len(other) :]) == other
             cure = f"this is {what}: are the arguments swapped?" if swapped else "crop it, or build another camera"

@@ -66,7 +66,5 @@ def check_wavelengths(values: np.ndarray, num_bands: int, name: str, *, of: str 
     # No optical band is near 10 nm: such numbers are micrometers. Rounding turns 0.45 um into exactly 450 nm.
     values = np.round(values * 1e3, 9) if 1e-3 * MIN_WAVELENGTH < values.max() < 10 else values
     if values.min() < MIN_WAVELENGTH:
-        raise InputError(
-            f"{name}: {values.min():g} to {values.max():g} nm is not transmitted by any lens; give wavelengths in nm"
-        )
+        raise InputError(f"{name}: no lens transmits {values.min():g} to {values.max():g} nm; give wavelengths in nm")
     return values

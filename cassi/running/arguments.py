@@ -102,9 +102,7 @@ def _from_arrays(measurement: Array, mask: Array | None, settings: Settings) -> 
             "or transpose both where the dispersion runs down"
         )
     if mask_array.min() < 0 and mask_array.max() <= 0:  # of both signs is a camera, too: the difference of two shots
-        raise InputError(
-            f"the mask holds only negative values, down to {mask_array.min():g}; a mask transmits, expected 0 to 1"
-        )
+        raise InputError(f"the mask holds only negative values, down to {mask_array.min():g}; expected 0 to 1")
     stored, step, num_bands = _geometry(settings)
     sheared = None
     if mask_array.ndim == 3 and mask_array.shape[1:] == y_array.shape[-2:] and step != 0:

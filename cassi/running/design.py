@@ -165,9 +165,7 @@ def study(
     if size < MIN_SIZE:
         raise InputError(f"scenes of {size} x {size} px show nothing; take at least {MIN_SIZE}, better 96 or more")
     if len(designs) * len(scenes) > MAX_RUNS:
-        raise InputError(
-            f"{len(designs)} designs of {len(scenes)} scenes are more than {MAX_RUNS:,} runs; ask for fewer"
-        )
+        raise InputError(f"{len(designs)} designs of {len(scenes)} scenes are over {MAX_RUNS:,} runs; ask for fewer")
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     log, known = place / "design.jsonl", {}

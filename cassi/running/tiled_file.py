@@ -117,9 +117,7 @@ def tile_measurement(
     start = time.perf_counter()
     m, settings = subtract_dark(m, open_files(settings))
     if m.y.ndim != (2 if m.shots is None else 3):
-        raise InputError(
-            f"tiles are for single scenes (H, W') or (K, H, W'), got {m.y.shape}; give one frame at a time"
-        )
+        raise InputError(f"tiles are for single scenes (H, W') or (K, H, W'), got {m.y.shape}; give single frames")
     if tile < max(1, reach) or reach < 0:
         raise InputError(
             f"tiles of {tile} px with {reach} px around them are all border; take {max(1, reach)} px or more, the more "

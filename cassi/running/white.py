@@ -69,9 +69,7 @@ def reflectance(
             f"{tuple(white.cube.shape)}; capture it with the same camera"
         )
     if not (exposure > 0 and math.isfinite(exposure)):
-        raise InputError(
-            f"the exposure ratio must be positive, got {exposure:g}: the scene's time over the reference's"
-        )
+        raise InputError(f"the exposure ratio must be positive, got {exposure:g}: scene's time over reference's")
     light = light_of(white)
     scale = np.where(light >= DARK * light.max(), 1 / np.maximum(exposure * light, 1e-300), 0)
     scale *= _board(board, result)[:, None, None]
@@ -140,9 +138,7 @@ def _board(board: float | Spectrum, result: Reconstruction) -> np.ndarray:
     bands = result.cube.shape[-3]
     if isinstance(board, Spectrum):
         if result.wavelengths is None:
-            raise InputError(
-                "the reflectance of the reference is a table, but the bands have no wavelengths; give them"
-            )
+            raise InputError("the reflectance of the reference is a table, the bands have no wavelengths; give them")
         values = band_means(board, result.wavelengths)
         if not np.isfinite(values).all():
             raise InputError(

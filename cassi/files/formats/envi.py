@@ -23,9 +23,7 @@ def open_envi(path: Path) -> Container:
         try:
             image = envi.open(str(path))
         except envi.EnviDataFileNotFoundError as error:
-            raise InputError(
-                f"{path}: its data are missing, expected {path.with_suffix(DATA).name} beside it"
-            ) from error
+            raise InputError(f"{path}: its data are missing, expected {path.stem}{DATA} beside it") from error
         if not isinstance(image, envi.BilFile | envi.BipFile | envi.BsqFile):
             raise InputError(f"{path}: a spectral library, expected an image; it holds spectra without pixels")
         if str(image.metadata.get("file compression", "0")).strip() != "0":
