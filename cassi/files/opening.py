@@ -1,5 +1,6 @@
 """Detects the format of a file from its first bytes, and lists its content."""
 
+import struct
 from pathlib import Path
 
 import h5py
@@ -7,10 +8,25 @@ import h5py
 from cassi.errors import InputError, one_line
 from cassi.files.atomic import PathLike
 from cassi.files.container import Container
-from cassi.files.formats.foreign import foreign
 from cassi.files.formats.hdf5 import open_hdf5
 from cassi.files.formats.table import FORMATS
 from cassi.files.names import role_of
+
+# What whole files of other kinds are, by their first bytes, and what to do with them: they are not damaged.
+FOREIGN = (
+    ((b"version https://git-lfs",), "a Git LFS pointer, not the file itself; fetch that with `git lfs pull`"),
+    ((b"CDF\x01", b"CDF\x02", b"CDF\x05"), "NetCDF 3; convert it to NetCDF 4 (nccopy -k nc4)"),
+    ((b"\x0e\x03\x13\x01",), "HDF4; convert it to HDF5 (h4toh5)"),
+    ((b"SIMPLE  =",), "FITS; save the array as .npy (astropy.io.fits reads it)"),
+    ((b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"),
+     "a Python pickle, as old PyTorch files are, which is never loaded, as it may run code; save the array as .npy"),
+    ((b"# Created by Octave",), "Octave's text format; save it with `save -v7`"),
+    ((b"\xff\xd8\xff",), "a JPEG, which has lost detail; save captures as TIFF or PNG"),
+    ((b"BM", b"GIF8", b"P5", b"P6"), "a BMP, GIF or PGM picture; save it as TIFF or PNG"),
+    ((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"7z\xbc\xaf", b"Rar!"), "a compressed archive; unpack it first"),
+    ((b"<!DOCTYPE", b"<!doctype", b"<html", b"<HTML"), "a web page in place of a file; download it again"),
+    ((b"%PDF",), "a PDF document; expected an array"),
+)  # fmt: skip
 
 
 def open_container(path: PathLike) -> Container:
@@ -55,3 +71,22 @@ def describe(*paths: PathLike) -> str:
         lines += [f"  {entry}: {role}" if role else f"  {entry}" for entry, role in parts] or ["  no arrays"]
         lines += [f"  attribute {one_line(name, 80)} = {one_line(value, 80)}" for name, value in shown]
     return "\n".join(lines)
+
+
+def foreign(head: bytes) -> str | None:
+    """What a file is by its first bytes, with the cure, or None if that is unknown."""
+    if _is_matlab_4(head):
+        return "a MATLAB v4 file; load it and save it with -v7"
+    return next((what for marks, what in FOREIGN if head.lstrip(b"\xef\xbb\xbf").startswith(marks)), None)
+
+
+def _is_matlab_4(head: bytes) -> bool:
+    """By the header of a variable: types of machine, number and matrix as digits, sizes, complex or not, name."""
+    for order in "<>":
+        kind, rows, columns, is_complex, length = struct.unpack_from(f"{order}5i", head.ljust(20, b"\xff"))
+        digits = kind // 1000, kind // 100 % 10, kind // 10 % 10, kind % 10
+        plain = kind >= 0 and digits[0] <= 4 and digits[1] == 0 and digits[2] <= 5 and digits[3] <= 2
+        if plain and rows >= 0 and columns >= 0 and is_complex in (0, 1) and 1 < length <= 64:
+            name = head[20 : 20 + min(length, 44)]
+            return name[:1].isalpha() and (length > 44 or name.endswith(b"\0"))
+    return False
