@@ -38,13 +38,7 @@ class Bootstrap(NamedTuple):
 
 
 def bootstrap(
-    A: Camera,
-    y: Tensor,
-    x: Tensor,
-    plan: Plan,
-    *,
-    seed: int = 0,
-    report: Callable[[float], object] = lambda share: None,
+    A: Camera, y: Tensor, x: Tensor, plan: Plan, *, seed: int = 0, report: Callable[[float], object] = lambda _: None
 ) -> Bootstrap:
     """Simulate snapshots of a cube, reconstruct them, and compare: a parametric bootstrap.
 

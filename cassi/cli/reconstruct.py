@@ -1,7 +1,7 @@
 """Reconstruct a spectral cube from a coded-aperture snapshot: one file in, one file and figures out."""
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from cassi.cli.places import check_written, figures_folder, inputs
 from cassi.cli.reading import Task, make_task, provenance
 from cassi.cli.shell import say, warn
 from cassi.errors import InputError, OutputError
+from cassi.files.writing import Attributes
 from cassi.kernels.dispatch import pick_device
 from cassi.looking.report_data import ReportData, read_report, report_of
 from cassi.optics.measurement import Measurement
@@ -145,12 +146,7 @@ def steps_of(
 
 
 def solve_and_write(
-    args: argparse.Namespace,
-    task: Task,
-    m: Measurement,
-    settings: Settings,
-    steps: StepBar,
-    attributes: Mapping[str, object],
+    args: argparse.Namespace, task: Task, m: Measurement, settings: Settings, steps: StepBar, attributes: Attributes
 ) -> Finished:
     """The cube in its file, and what is printed of it."""
     listener: Listener = messages.listener_of(args, steps)

@@ -1,8 +1,7 @@
 """A cube written in parts: tiles of a frame larger than memory, or frames of a sequence."""
 
 import json
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,9 @@ import h5py
 import numpy as np
 
 from cassi.errors import InputError, OutputError
-from cassi.files.atomic import hdf5_target, replacing, signals_held
+from cassi.files.atomic import PathLike, hdf5_target, replacing, signals_held
 from cassi.files.formats.hdf5 import label_axes
-from cassi.files.writing import check_output, plain_attributes
+from cassi.files.writing import Attributes, check_output, plain_attributes
 from cassi.optics.measurement import any_bad
 
 SIDE = 64  # of a chunk [pixel]
@@ -46,19 +45,17 @@ class CubeStore:
         return np.asarray(self._file[name][where])
 
     def put(self, name: str, values: np.ndarray) -> None:
-        """Write a whole array; wavelengths are in nm."""
+        """Write a whole array."""
         with signals_held():
-            array = self._file.create_dataset(name, data=values, track_times=False)
-            if name == "wavelengths":
-                array.attrs["units"] = "nm"
+            self._file.create_dataset(name, data=values, track_times=False)
 
-    def state(self, attributes: Mapping[str, object]) -> None:
+    def state(self, attributes: Attributes) -> None:
         """Write attributes; anything but text and numbers becomes JSON."""
         with signals_held():
             self._file.attrs.update(plain_attributes(attributes))
 
 
-def check_store(path: str | os.PathLike[str], overwrite: bool = False) -> Path:
+def check_store(path: PathLike, overwrite: bool = False) -> Path:
     """Check that a file can be written in parts, and return its path; raises OutputError as `cube_store` does."""
     path = check_output(path, overwrite)
     if path.suffix.lower() not in (".h5", ".hdf5"):
@@ -67,7 +64,7 @@ def check_store(path: str | os.PathLike[str], overwrite: bool = False) -> Path:
 
 
 @contextmanager
-def cube_store(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[CubeStore]:
+def cube_store(path: PathLike, *, overwrite: bool = False) -> Iterator[CubeStore]:
     """Yield a `CubeStore` to fill; at the end of the block the file is moved into place, whole or not at all.
 
     Raises:
@@ -87,11 +84,7 @@ def cube_store(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iter
 
 
 def gather_cubes(
-    path: str | os.PathLike[str],
-    results: Sequence[str | os.PathLike[str]],
-    *,
-    attributes: Mapping[str, object] | None = None,
-    overwrite: bool = False,
+    path: PathLike, results: Sequence[PathLike], *, attributes: Attributes | None = None, overwrite: bool = False
 ) -> Path:
     """Write the results of all frames of a sequence to one HDF5 file, with one frame in memory at a time.
 

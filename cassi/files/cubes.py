@@ -1,11 +1,11 @@
 """Read a spectral cube from any supported file."""
 
-import os
 from pathlib import Path
 
 import numpy as np
 
 from cassi.errors import InputError
+from cassi.files.atomic import PathLike
 from cassi.files.container import Container, Entry
 from cassi.files.names import MASK, TRUTH, WAVELENGTHS, find, pick
 from cassi.files.opening import open_container
@@ -13,7 +13,7 @@ from cassi.files.scaling import band_axis, mask_to_float32, scale_cube
 from cassi.optics.wavelengths import check_wavelengths
 
 
-def read_cube(path: str | os.PathLike[str], *, key: str | None = None) -> tuple[np.ndarray, np.ndarray | None]:
+def read_cube(path: PathLike, *, key: str | None = None) -> tuple[np.ndarray, np.ndarray | None]:
     """Read a spectral cube and, if the file has them, its wavelengths.
 
     Args:
@@ -61,7 +61,7 @@ def stack_order(container: Container, entry: Entry) -> tuple[int, ...]:
     return (3, 2, 0, 1) if container.bands_last else (0, 1, 2, 3)
 
 
-def read_mask(path: str | os.PathLike[str], *, key: str | None = None, count: int | None = None) -> np.ndarray:
+def read_mask(path: PathLike, *, key: str | None = None, count: int | None = None) -> np.ndarray:
     """Read a coded aperture, (H, W), or a stack of them (C, H, W), one per band or shot, float32 [transmission].
 
     Args:

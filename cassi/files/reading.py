@@ -47,7 +47,7 @@ def read_measurement(
     step: float | None = None,
     num_bands: int | None = None,
     wavelengths: str | np.ndarray | None = None,
-    levels: Levels = Levels(),  # noqa: B008  frozen
+    levels: Levels = Levels(),
     bad_pixels: PathLike | None = None,
     frames: int | slice | None = None,
 ) -> Measurement:

@@ -86,12 +86,7 @@ def smallest_depth(maximum: float) -> int:
 
 
 def plan_counts(
-    dtype: np.dtype,
-    minimum: float,
-    maximum: float,
-    bits: int | None,
-    levels: Levels = Levels(),  # noqa: B008  frozen
-    occurring: int = 0,
+    dtype: np.dtype, minimum: float, maximum: float, bits: int | None, levels: Levels = Levels(), occurring: int = 0
 ) -> Counts:
     """Decide how to scale stored numbers: integers by the full scale of their bit depth, floats not at all.
 

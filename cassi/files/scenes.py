@@ -19,10 +19,7 @@ from cassi.optics.measurement import Measurement, join_shots
 
 
 def read_scene(
-    *paths: PathLike,
-    masks: Sequence[PathLike] = (),
-    shots: int | None = None,
-    options: ReadOptions = ReadOptions(),  # noqa: B008  frozen
+    *paths: PathLike, masks: Sequence[PathLike] = (), shots: int | None = None, options: ReadOptions = ReadOptions()
 ) -> Measurement:
     """Read one scene: a snapshot, or several shots of it, in one file or in one file each.
 

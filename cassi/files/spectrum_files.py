@@ -1,7 +1,6 @@
 """Tables of a spectrometer: wavelength and value, as whatever program wrote them, and their means over bands."""
 
 import codecs
-import os
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -9,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cassi.errors import InputError, one_line
+from cassi.files.atomic import PathLike
 
 MAX_TABLE_BYTES = 16 << 20
 MICROMETERS = 10.0  # wavelengths below this are in micrometers
@@ -23,7 +23,7 @@ class Spectrum(NamedTuple):
     values: np.ndarray
 
 
-def read_spectrum(path: str | os.PathLike[str]) -> Spectrum:
+def read_spectrum(path: PathLike) -> Spectrum:
     """Read the first two columns of a table: wavelength [nm], or micrometers where all lie below 10, and value.
 
     Columns are separated by tabs, semicolons, blanks or commas; decimals have a point or a comma. Lines before and

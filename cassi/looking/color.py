@@ -13,6 +13,8 @@ from torch import Tensor
 
 from cassi.optics.srgb import encode_srgb
 
+Array = Tensor | np.ndarray
+
 VISIBLE = (400.0, 700.0)  # [nm] beyond it the eye sees next to nothing and hues no longer change
 SAMPLE = 1_000_000  # values that a percentile is taken from
 FALSE_COLOR_RANGE = (450.0, 650.0)  # [nm] where the bands are placed if their wavelengths are unknown
@@ -83,9 +85,7 @@ def is_visible(wavelengths: ArrayLike | Tensor | None) -> bool:
     return bool(((centers >= VISIBLE[0]) & (centers <= VISIBLE[1])).any())
 
 
-def cube_to_srgb(
-    cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | None, *, white: float | None = None
-) -> np.ndarray:
+def cube_to_srgb(cube: Array, wavelengths: ArrayLike | Tensor | None, *, white: float | None = None) -> np.ndarray:
     """Render a spectral cube as seen in daylight.
 
     With cube values R (reflectance), the light S of D65 and color-matching functions (x, y, z):
@@ -120,7 +120,7 @@ def cube_to_srgb(
     return picture
 
 
-def white_level(cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | None) -> float:
+def white_level(cube: Array, wavelengths: ArrayLike | Tensor | None) -> float:
     """The `white` that `cube_to_srgb` chooses by itself, so that several cubes can be rendered alike."""
     return top_of(_linear_srgb(cube, wavelengths).max(axis=0), 99)
 
@@ -132,7 +132,7 @@ def band_colors(wavelengths: ArrayLike | Tensor | None, num_bands: int) -> np.nd
     return colors
 
 
-def _linear_srgb(cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | None) -> np.ndarray:
+def _linear_srgb(cube: Array, wavelengths: ArrayLike | Tensor | None) -> np.ndarray:
     """Linear sRGB (3, H * W), not yet fitted into the gamut; NaN and Inf become black."""
     values, centers = as_cube(cube, wavelengths)
     weights = _band_weights(centers, len(values)).astype(np.float32)
@@ -141,9 +141,7 @@ def _linear_srgb(cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | No
     return linear
 
 
-def as_cube(
-    cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | None = None
-) -> tuple[np.ndarray, np.ndarray | None]:
+def as_cube(cube: Array, wavelengths: ArrayLike | Tensor | None = None) -> tuple[np.ndarray, np.ndarray | None]:
     """One cube (C, H, W) and its band centers (C,), checked, in memory."""
     values = np.asarray(cube.detach().cpu() if isinstance(cube, Tensor) else cube)
     if values.ndim != 3:

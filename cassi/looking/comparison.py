@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from cassi.errors import InputError
+from cassi.files.atomic import PathLike
 from cassi.files.cubes import read_cube
 from cassi.files.opening import open_container
 from cassi.looking.drawing import band_name
@@ -44,7 +45,7 @@ class Comparison:
         return "\n".join(lines + [f"  {name:>9}  {value:6.2f} dB" for name, value in self.band_psnr.items()])
 
 
-def compare(a: str | os.PathLike[str], b: str | os.PathLike[str] = "truth", *, frame: int = 0) -> Comparison:
+def compare(a: PathLike, b: PathLike = "truth", *, frame: int = 0) -> Comparison:
     """Compare a cube with the truth, or with another cube.
 
     Estimates are clipped to [0, peak] for PSNR and SSIM, as in `cassi.looking.metrics.score`; the peak is 1, or the

@@ -5,7 +5,6 @@ notebooks and servers. Cubes are (C, H, W) tensors or arrays in any unit, wavele
 are None, bands are numbered from 1.
 """
 
-import os
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,8 +19,8 @@ from PIL import Image
 from torch import Tensor
 
 from cassi.errors import InputError
-from cassi.files.atomic import replacing
-from cassi.looking.color import as_cube, cube_to_srgb, is_visible, shown_range, value_label, white_level
+from cassi.files.atomic import PathLike, replacing
+from cassi.looking.color import Array, as_cube, cube_to_srgb, is_visible, shown_range, value_label, white_level
 from cassi.looking.drawing import draw_points, draw_scale_bar, draw_spectra, draw_strip, strip_of
 from cassi.looking.metrics import band_psnr, residual_whiteness, spectral_angles
 from cassi.looking.report_data import ReportData
@@ -35,7 +34,6 @@ from cassi.looking.style import (
     MUTED,
     PALETTE,
     WARNING,
-    Array,
     Figure,
     Row,
     decades,
@@ -313,11 +311,7 @@ def figures_of(data: ReportData, *, caption: str = "", look: Look = USUAL) -> di
 
 
 def save_figures(
-    figures: Mapping[str, Figure],
-    folder: str | os.PathLike[str],
-    *,
-    dpi: float = 120,
-    formats: Sequence[str] = ("png",),
+    figures: Mapping[str, Figure], folder: PathLike, *, dpi: float = 120, formats: Sequence[str] = ("png",)
 ) -> list[Path]:
     """Write each figure to `<folder>/<name>.<format>`, whole or not at all; an older one is replaced.
 

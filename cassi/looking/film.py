@@ -1,6 +1,5 @@
 """A sequence of cubes as a short film in color."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from PIL import Image
 
-from cassi.files.atomic import check_place, replacing
+from cassi.files.atomic import PathLike, check_place, replacing
 from cassi.looking.color import cube_to_srgb, white_level
 
 MAX_SIDE = 256  # of the film [pixel]
@@ -16,7 +15,7 @@ RATE = 8  # frames per second
 
 
 def write_film(
-    path: str | os.PathLike[str],
+    path: PathLike,
     frame: Callable[[int], np.ndarray],
     count: int,
     wavelengths: ArrayLike | None = None,

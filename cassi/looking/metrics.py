@@ -9,12 +9,11 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Array = Tensor | np.ndarray
+from cassi.looking.color import Array
 
 _WINDOW, _SIGMA, _K1, _K2 = 11, 1.5, 0.01, 0.03  # Wang et al. 2004, section III-C
 

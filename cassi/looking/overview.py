@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from cassi.errors import InputError
-from cassi.files.atomic import write_text
+from cassi.files.atomic import PathLike, write_text
 from cassi.files.frames import natural
 from cassi.looking.color import cube_to_srgb
 from cassi.looking.report_data import ReportData, read_report
@@ -31,7 +31,7 @@ def inline_html(data: ReportData) -> str:
     return page_of("card.html", {"one": _card(data)})
 
 
-def write_index(folder: str | os.PathLike[str]) -> Path:
+def write_index(folder: PathLike) -> Path:
     """Write `index.html` into a folder of results: a small picture of each, its numbers, and whether it can be trusted.
 
     Results are the HDF5 files in the folder with a cube; of a stack the first is shown. Method, plan and camera stand

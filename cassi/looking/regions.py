@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import numpy as np
 from matplotlib.path import Path as Outline
 
 from cassi.errors import InputError, one_line
-from cassi.files.atomic import write_text
+from cassi.files.atomic import PathLike, write_text
 from cassi.looking.drawing import band_name
 from cassi.looking.report_data import CubeLike, ReportData
 
@@ -127,7 +126,7 @@ def spectrum_of(data: ReportData, region: Region, *, of: CubeLike | None = None)
     return RegionSpectrum(region, values.mean(1), values.std(1), error, count, nm, data.unit, is_cut)
 
 
-def read_regions(path: str | os.PathLike[str]) -> list[Region]:
+def read_regions(path: PathLike) -> list[Region]:
     """Read regions in the format exported by a report.
 
     JSON: `{"regions": [{"name": "leaf", "corners": [[row, column], ...]}, ...]}`, one of these, or a list of corners.
@@ -160,13 +159,13 @@ def read_regions(path: str | os.PathLike[str]) -> list[Region]:
     return regions
 
 
-def write_regions(path: str | os.PathLike[str], regions: Iterable[Region], *, overwrite: bool = False) -> None:
+def write_regions(path: PathLike, regions: Iterable[Region], *, overwrite: bool = False) -> None:
     """Write regions for `read_regions` and reports."""
     listed = [{"name": one.name, "corners": one.corners} for one in regions]
     write_text(path, json.dumps({"regions": listed}, indent=1) + "\n", overwrite)
 
 
-def write_spectra(path: str | os.PathLike[str], spectra: Sequence[RegionSpectrum], *, overwrite: bool = False) -> None:
+def write_spectra(path: PathLike, spectra: Sequence[RegionSpectrum], *, overwrite: bool = False) -> None:
     """Write spectra as CSV with one line per band: mean, std and error bar of each region, with pixels and unit.
 
     Raises:

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from cassi.choice.doubts import fit_warnings, imprint_warnings
 from cassi.choice.judge import POOR_FIT
 from cassi.errors import InputError
+from cassi.files.atomic import PathLike
 from cassi.files.container import Container, Entry
 from cassi.files.names import is_result
 from cassi.files.opening import open_container
@@ -180,7 +180,7 @@ class _Stored:
         return values
 
 
-def read_report(path: str | os.PathLike[str], *, frame: int = 0) -> ReportData:
+def read_report(path: PathLike, *, frame: int = 0) -> ReportData:
     """The content of a report from a result file, whose cubes are read in parts.
 
     Args:

@@ -7,7 +7,6 @@ from the input, and the content security policy of the page allows no other scri
 import base64
 import hashlib
 import math
-import os
 import zlib
 from collections.abc import Mapping
 from functools import cache
@@ -20,7 +19,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from numpy.typing import NDArray
 
 from cassi.errors import OutputError
-from cassi.files.atomic import check_place, replacing
+from cassi.files.atomic import PathLike, check_place, replacing
 from cassi.looking.color import cube_to_srgb, is_visible, shown_range, value_label
 from cassi.looking.methods import methods_text
 from cassi.looking.metrics import band_psnr, residual_whiteness
@@ -46,9 +45,7 @@ LAYERS = {  # contents of the band picture
 Array = NDArray[Any]
 
 
-def write_report(
-    path: str | os.PathLike[str], data: ReportData | str | os.PathLike[str], *, overwrite: bool = False
-) -> Path:
+def write_report(path: PathLike, data: ReportData | PathLike, *, overwrite: bool = False) -> Path:
     """Write one HTML file that shows a result in any recent browser, without a network.
 
     It contains the cubes, each band rounded to 1/4094 of its range; of large cubes every k-th pixel, which it states.

@@ -1,9 +1,8 @@
 """Chooses the pixels whose spectra are shown."""
 
 import numpy as np
-from torch import Tensor
 
-from cassi.looking.color import as_cube
+from cassi.looking.color import Array, as_cube
 
 WORST = 0.88, 0.92  # shares of the pixels with smaller errors than the last point, from and to
 
@@ -14,9 +13,7 @@ def points_of(cube: np.ndarray, truth: np.ndarray | None, uncertainty: np.ndarra
     return choose_points(cube if truth is None else truth, error=error)
 
 
-def choose_points(
-    cube: Tensor | np.ndarray, count: int = 6, *, error: np.ndarray | None = None
-) -> list[tuple[int, int]]:
+def choose_points(cube: Array, count: int = 6, *, error: np.ndarray | None = None) -> list[tuple[int, int]]:
     """Choose pixels that are well apart and whose spectra differ most in shape; deterministic.
 
     Farthest-first selection (T. F. Gonzalez, 1985) among the means of blocks, by the direction of the spectrum and

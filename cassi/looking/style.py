@@ -9,11 +9,8 @@ from matplotlib import rc_context, rcParamsDefault
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as _Figure
 from matplotlib.image import AxesImage
-from torch import Tensor
 
 from cassi.looking.color import Limits, shown_range
-
-Array = Tensor | np.ndarray
 
 
 class Figure(_Figure):

@@ -1,13 +1,12 @@
 """A photograph of the scene by a second camera, as given by the user, and its file."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from cassi.errors import InputError, one_line
-from cassi.files.atomic import replacing
+from cassi.files.atomic import PathLike, replacing
 from cassi.optics.srgb import encode_srgb
 
 # Peak and standard deviation of each channel [nm], typical for color filters on silicon.
@@ -78,7 +77,7 @@ def expected_response(channels: int, wavelengths: np.ndarray | None, num_bands: 
     return np.where(sums > 1e-6, curves / np.maximum(sums, 1e-6), flat)
 
 
-def read_side_picture(path: str | os.PathLike[str]) -> SidePicture:
+def read_side_picture(path: PathLike) -> SidePicture:
     """Read a side picture from PNG, JPEG, TIFF or NumPy (.npy, (h, w) or (h, w, K)).
 
     Integers may be linear, display values, or altered by the tone curve of a camera, which the snapshot decides; floats
@@ -112,7 +111,7 @@ def _image(path: Path) -> np.ndarray:
         raise InputError(f"{path}: cannot be read as a PNG, JPEG or TIFF picture ({one_line(error)})") from error
 
 
-def write_side_picture(path: str | os.PathLike[str], picture: np.ndarray, *, overwrite: bool = False) -> None:
+def write_side_picture(path: PathLike, picture: np.ndarray, *, overwrite: bool = False) -> None:
     """Write a picture (h, w, K) in [0, 1] of one or three channels as an 8-bit PNG for display (sRGB)."""
     from PIL import Image
 

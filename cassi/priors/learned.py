@@ -27,6 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.errors import InputError, one_line
+from cassi.settings import PathLike
 
 # Weights by what they may be used for (MODEL_CARD.md), and the SHA-256 of KIND.safetensors if they are shipped.
 KINDS = {"free": None, "research": "71312c9a0710c966f165b95f53c03a6955e9f781224590278b4a37fc62bd8e2c"}
@@ -188,7 +189,7 @@ def packed(prior: LearnedPrior, *, licence: str = "") -> bytes:
     return data[:8] + header.encode().ljust(end - 8) + data[end:]
 
 
-def load_prior(source: str | os.PathLike[str] = DEFAULT) -> LearnedPrior:
+def load_prior(source: PathLike = DEFAULT) -> LearnedPrior:
     """Read a prior: shipped weights, by their name in `KINDS`, or a file of scripts/train.py.
 
     The checksum of shipped weights is verified. Write ./free for a file named "free".
@@ -220,7 +221,7 @@ def load_prior(source: str | os.PathLike[str] = DEFAULT) -> LearnedPrior:
     return prior.eval().requires_grad_(False)
 
 
-def shipped_weights(kind: str | os.PathLike[str] = DEFAULT) -> Path:
+def shipped_weights(kind: PathLike = DEFAULT) -> Path:
     """The file of shipped weights; InputError if they are not shipped, or damaged."""
     name, expected = Path(__file__).with_name(f"{kind}.safetensors"), KINDS[str(kind)]
     if expected is None:

@@ -26,16 +26,12 @@ from cassi.optics.wavelengths import check_wavelengths
 from cassi.photograph.picture import SidePicture, read_side_picture
 from cassi.priors.learned import LearnedPrior, load_prior
 from cassi.running.plan_file import load_plan
-from cassi.settings import Settings
+from cassi.settings import PathLike, Settings
 
 Array = Tensor | np.ndarray
 
 
-def load(
-    measurement: Array | Measurement | str | os.PathLike[str],
-    mask: Array | str | os.PathLike[str] | None,
-    settings: Settings,
-) -> Measurement:
+def load(measurement: Array | Measurement | PathLike, mask: Array | PathLike | None, settings: Settings) -> Measurement:
     """The arguments of a call as one Measurement: a file is read, arrays are checked, hot pixels are left out."""
     if isinstance(measurement, str | os.PathLike):
         m = _read(measurement, mask, settings)
@@ -62,7 +58,7 @@ def load(
     return remove_impulses(m)
 
 
-def _read(path: str | os.PathLike[str], mask: Array | str | os.PathLike[str] | None, settings: Settings) -> Measurement:
+def _read(path: PathLike, mask: Array | PathLike | None, settings: Settings) -> Measurement:
     if settings.shifts is not None:
         raise InputError("a file brings its shifts along, or is given step and num_bands; leave out shifts")
     beside = None if mask is None else mask if isinstance(mask, str | os.PathLike) else np.asarray(as_numpy(mask))

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import math
-import os
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, astuple, dataclass, fields
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from cassi.errors import InputError
-from cassi.files.atomic import write_text
+from cassi.files.atomic import PathLike, write_text
 from cassi.files.cubes import read_cube
 from cassi.files.formats.table import SUFFIXES
 from cassi.files.frames import natural
@@ -96,7 +95,7 @@ def measured(path: Path) -> Scene:
     return resampled
 
 
-def scenes_of(folder: str | os.PathLike[str] | None, count: int) -> dict[str, Scene]:
+def scenes_of(folder: PathLike | None, count: int) -> dict[str, Scene]:
     """The scenes of a study by name: the cubes of a folder, or a number of painted ones.
 
     Raises:
@@ -141,7 +140,7 @@ def evaluate(design: Design, scene: Scene, *, size: int = 96, quality: str = "fa
 def study(
     designs: Sequence[Design],
     scenes: dict[str, Scene],
-    folder: str | os.PathLike[str],
+    folder: PathLike,
     *,
     size: int = 96,
     quality: str = "fast",

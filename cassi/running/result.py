@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
 from cassi.errors import Note
 from cassi.files import write_cube
+from cassi.files.atomic import PathLike
 from cassi.optics.measurement import MaskCheck, Measurement, any_bad
 from cassi.solvers.loop import ENDED, Record
 from cassi.version import PROGRAM
@@ -147,7 +147,7 @@ class Reconstruction(Finished):
         each = [outcome.as_dict() for outcome in self.outcomes]
         return each[0] if self.cube.ndim == 3 else {"frames": each}
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    def save(self, path: PathLike, *, overwrite: bool = False) -> None:
         """Write the cube with its measurement, history and provenance to .h5, .mat or .tif; see `write_result`."""
         write_result(path, self, overwrite=overwrite)
 
@@ -205,11 +205,7 @@ class Reconstruction(Finished):
 
 
 def write_result(
-    path: str | os.PathLike[str],
-    result: Reconstruction,
-    *,
-    attributes: Mapping[str, object] | None = None,
-    overwrite: bool = False,
+    path: PathLike, result: Reconstruction, *, attributes: Mapping[str, object] | None = None, overwrite: bool = False
 ) -> None:
     """Write a reconstruction with the measurement it came from and its provenance, see `cassi.files.write_cube`.
 

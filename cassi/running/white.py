@@ -9,6 +9,7 @@ import torch
 from scipy import ndimage
 
 from cassi.errors import InputError
+from cassi.files.atomic import PathLike
 from cassi.files.spectrum_files import Spectrum, band_means, read_spectrum
 from cassi.optics.measurement import REFLECTANCE, Measurement
 from cassi.running.result import Reconstruction
@@ -30,7 +31,7 @@ def check_white(m: Measurement, white: Measurement) -> None:
         raise InputError("the white reference is black; capture a white board in full light")
 
 
-def read_board(given: float | str | os.PathLike[str] | Spectrum) -> float | Spectrum:
+def read_board(given: float | PathLike | Spectrum) -> float | Spectrum:
     """The reflectance of a white reference: a number, which may be typed, or a table, which may be a file."""
     if not isinstance(given, str | os.PathLike):
         return given

@@ -49,7 +49,7 @@ def side_photograph(
     response: Tensor,
     *,
     size: tuple[int, int] | None = None,
-    pose: Similarity = Similarity(1.0),  # noqa: B008  frozen
+    pose: Similarity = Similarity(1.0),
     full_well: float | None = None,
     read_noise: float = 0.0,
     generator: torch.Generator | None = None,

@@ -6,7 +6,6 @@ package is used, so that a calibration which recovers the camera does not merely
 """
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from scipy import ndimage
 
 from cassi.errors import InputError
 from cassi.files import write_measurement
-from cassi.files.atomic import replacing
+from cassi.files.atomic import PathLike, replacing
 from cassi.optics.measurement import Measurement
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
@@ -162,7 +161,7 @@ def simulate_bench(
     )
 
 
-def write_bench(folder: str | os.PathLike[str], bench: Bench) -> list[Path]:
+def write_bench(folder: PathLike, bench: Bench) -> list[Path]:
     """Write the files of a bench, whole or not at all, and return them.
 
     A 16-bit PNG per frame: dark_*, flat_*, mask_* (in the order of wavelengths.txt [nm]) and snapshot. For comparison,

@@ -171,9 +171,10 @@ def label_axes(file: h5py.File) -> None:
                 array.dims[k].attach_scale(file[axis])
     if "cube" in arrays:
         _link_for_nexus(file, arrays["cube"])
-    for name in ("cube", "uncertainty"):
-        if name in arrays and file.attrs.get("unit"):
-            arrays[name].attrs["units"] = file.attrs["unit"]
+    units = {"wavelengths": "nm", **dict.fromkeys(("cube", "uncertainty"), file.attrs.get("unit"))}
+    for name, unit in units.items():
+        if name in arrays and unit:
+            arrays[name].attrs["units"] = unit
 
 
 def _axis_name(letter: str, length: int, array: str, arrays: Mapping[str, Any], taken: Iterable[str]) -> str:
@@ -215,8 +216,6 @@ def write_hdf5_arrays(
             dataset = file.create_dataset(name, data=values, track_times=False, **options)
             if name in axes:
                 dataset.attrs["axes"] = np.bytes_(axes[name][-values.ndim :])
-        if "wavelengths" in file:
-            file["wavelengths"].attrs["units"] = "nm"
         file.attrs.update(attributes)
         label_axes(file)
 
