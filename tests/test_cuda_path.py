@@ -17,6 +17,7 @@ import pytest
 import torch
 from messages import check_refusal, check_words, refused, refuses, warns
 from pretend_device import Ledger, pretend_cuda
+from test_calibration_captures import SHIFTS, capture
 from test_priors_learned import SMALL
 from torch import Tensor
 from training.cameras import AnyCamera
@@ -28,6 +29,7 @@ from training.scenes import Pictures, Scenes
 
 import cassi
 from cassi import CASSI, MultiShot, Reconstruction, SidePicture
+from cassi.calibration.found_camera import find_camera
 from cassi.choice.stages import Learned, NonLocal, Tv
 from cassi.cli.main import main
 from cassi.kernels.dispatch import pick_device
@@ -236,6 +238,22 @@ def test_the_default_keeps_to_its_budget():
         budgeted(ledger, 2_138, 73)
         assert found.plan.stages == expected.plan.stages
         close(found.cube, expected.cube)
+
+
+def test_the_search_for_a_camera_keeps_to_its_budget():
+    """Its short reconstructions, of a mask whose elements are wrong: all of it but the model of the mask's place."""
+    given = torch.rand(128, 128, generator=torch.Generator().manual_seed(0)).numpy()
+    true = (given + 0.1 * np.random.default_rng(0).standard_normal(given.shape)).clip(0).astype(np.float32)
+    m = Measurement(capture(true, 1).numpy(), given, SHIFTS)
+    expected = find_camera(m)
+    with pretend_cuda() as ledger:
+        shipped_prior().on(CUDA)  # once a process
+        ledger.launches.clear()
+        ledger.waits.clear()
+        found = find_camera(m, device=CUDA)
+        budgeted(ledger, 4_763, 100)
+    assert found.mask_error.accepted and found.message == expected.message
+    np.testing.assert_allclose(found.mask, expected.mask, rtol=0, atol=1e-4)
 
 
 def test_iterations_of_total_variation_and_what_they_wait_for():

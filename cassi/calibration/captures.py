@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -62,7 +62,7 @@ class Frame:
     def of(cls, A: CASSI, y: Tensor, seed: int) -> Frame:
         """A snapshot of a camera whose row weights are 0 at bad pixels."""
         seen = A.gram_diag() > 0
-        draw = torch.rand(y.shape, generator=torch.Generator().manual_seed(seed))
+        draw = torch.rand(y.shape, generator=torch.Generator().manual_seed(seed)).to(y.device)
         tuning, judging = seen & (draw < TUNING), seen & (draw >= 1 - JUDGING)
         y = torch.where(seen, y, 0)
         return cls(y / brightness(A, y), seen & ~tuning & ~judging, tuning, judging)
@@ -70,7 +70,7 @@ class Frame:
     @property
     def lit(self) -> Tensor:
         """Where there is light enough to fit to."""
-        return self.y > DARK * self.y[self.fitted].max()
+        return self.y > DARK * torch.where(self.fitted, self.y, -math.inf).max()
 
     def without(self, A: CASSI) -> tuple[CASSI, Tensor]:
         """Camera and snapshot of the pixels that are fitted."""
@@ -107,6 +107,10 @@ class MaskError:
         """Held-out error as given and corrected, mean over the captures."""
         before, after = np.mean(self.errors, axis=0)
         return float(before), float(after)
+
+    def on_cpu(self) -> Self:
+        """The same with its image in memory."""
+        return replace(self, error=self.error.cpu())
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values that JSON can hold, without the image."""
@@ -154,7 +158,7 @@ def learn_mask_error(
     noise = [v[frame.judging].double() for v, frame in zip(variances, frames, strict=True)]
     first = fit(cubes)
     if first.explained < MIN_EXPLAINED:
-        none = torch.zeros(mask.shape[-2:], dtype=mask.dtype)
+        none = mask.new_zeros(mask.shape[-2:])
         return MaskError(none, False, reason="what the snapshots leave does not look like an error of the mask")
     corrected = replace(given, mask=(mask + first.error).clamp(min=0))
     cubes = reconstruct(corrected, 1)
@@ -200,8 +204,9 @@ def variance_of(A: CASSI, x: Tensor, frame: Frame) -> Tensor:
     light = frame.y[frame.tuning].clamp(min=0)
     order = torch.argsort(light)
     bins = [part for part in torch.tensor_split(order, 12) if len(part)]
-    level = np.array([float(light[part].mean()) for part in bins])
-    power = np.array([max(float(squares[part].mean()), TINY) for part in bins])
+    means = torch.stack([of[part].mean() for of in (light, squares) for part in bins])
+    level, power = means.cpu().numpy().astype(float).reshape(2, -1)
+    power = power.clip(TINY)
     terms = np.stack([level, np.ones_like(level), level**2], 1) / power[:, None]
     from scipy import optimize  # slow to import
 
@@ -229,17 +234,16 @@ def _tuned(residuals: Sequence[Residual], frames: Sequence[Frame], top: float) -
     """The fit whose spread predicts best what took no part: each capture from the others, or held-out pixels of one."""
     best = _Fit(torch.zeros(()), 0.0, 0.0)
     for spread in SPREADS:
-        left = total = 0.0
+        sums = residuals[0].r.new_zeros(2, dtype=torch.float64)  # left, and in total
         alone = fit_error(residuals, spread * top) if len(frames) == 1 else None
         for n, (one, frame) in enumerate(zip(residuals, frames, strict=True)):
             others = [other for k, other in enumerate(residuals) if k != n]
             e = fit_error(others, spread * top) if alone is None else alone
             place = frame.tuning if alone is not None else frame.tuning | frame.fitted
             weight = torch.where(place & frame.lit, 1 / frame.y.square().clamp(min=TINY), 0)
-            left += float(((one.r - one.of_error(e)).square() * weight).sum())
-            total += float((one.r.square() * weight).sum())
-        if 1 - left / total > best.explained:
-            best = _Fit(torch.zeros(()) if alone is None else alone, spread, 1 - left / total)
+            sums += torch.stack([((one.r - one.of_error(e)).square() * weight).sum(), (one.r.square() * weight).sum()])
+        if (explained := 1 - float(sums[0] / sums[1])) > best.explained:
+            best = _Fit(torch.zeros(()) if alone is None else alone, spread, explained)
         else:
             break
     return best if len(frames) == 1 or not best.spread else best._replace(error=fit_error(residuals, best.spread * top))

@@ -45,7 +45,7 @@ def find_defects(A: Shot, snapshots: Sequence[torch.Tensor]) -> np.ndarray:
     for y in snapshots:
         found = np.zeros(A.measurement_shape, bool)
         for _ in range(PASSES):
-            before, found = found, _disagree(*_fitted(A, y, torch.as_tensor(found)))
+            before, found = found, _disagree(*_fitted(A, y, torch.as_tensor(found, device=y.device)))
             if (found == before).all():
                 break
         votes += found
@@ -61,7 +61,8 @@ def _fitted(A: Shot, y: torch.Tensor, left_out: torch.Tensor) -> tuple[np.ndarra
     variance = RELATIVE_NOISE**2 * float(y.square().mean())
     basis = smooth_basis(A.cube_shape[0], min(COMPONENTS, A.cube_shape[0]))
     x = subspace_tv(A.weighted(known), y * known, basis, variance=variance, num_iters=ITERATIONS)[0].x
-    return y.numpy(), torch.where(seen, A.weighted(None).forward(x), 0).numpy()
+    of_y, of_x = torch.stack([y, torch.where(seen, A.weighted(None).forward(x), 0)]).cpu().numpy()
+    return of_y, of_x
 
 
 def _disagree(y: np.ndarray, expected: np.ndarray) -> np.ndarray:

@@ -30,6 +30,7 @@ from cassi.optics.protocol import Camera
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.learned import MIN_BANDS, shipped_prior
 
+CPU = torch.device("cpu")
 FRAMES = 4  # of a stack that are looked at
 SHARE = 0.5  # of the time for the mask's place, then for its error; in the former, of the search, then of trials
 PART = 160  # side of the window of a large snapshot on which it is decided whether its mask has an error [pixel]
@@ -202,6 +203,7 @@ def find_camera(
     seed: int = 0,
     dispersion: bool = False,
     mask_error: bool = True,
+    device: torch.device = CPU,
     report: Callable[[float], None] = lambda share: None,
 ) -> FoundCamera:
     """Find the camera from snapshots of unknown scenes: one measurement, or several with one mask.
@@ -218,6 +220,7 @@ def find_camera(
         seed: of the held-out pixels.
         dispersion: find the mask's place and the dispersion, and nothing else.
         mask_error: learn the error of the mask's elements, too.
+        device: of the short reconstructions; the model is fitted on the CPU.
         report: called with the share of the work that is done.
 
     Returns:
@@ -232,23 +235,28 @@ def find_camera(
     report(0.0)
     looks_closer = mask_error and not dispersion
     found = _placed(
-        measurements, black_level, seed, dispersion, lambda share: report(share * (SHARE if looks_closer else 1))
+        measurements,
+        black_level,
+        seed,
+        dispersion,
+        device,
+        lambda share: report(share * (SHARE if looks_closer else 1)),
     )
-    if dispersion or (known := _explained(found, measurements, black_level)) is None:
+    if dispersion or (known := _explained(found, measurements, black_level, device)) is None:
         return found
     if (defects := find_defects(*known)).mean() > MAX_SHARE:
         found = replace(found, disputed=int(np.count_nonzero(defects)))
     elif defects.any():
         left_out = any_bad((found.left_out, defects))
         found = replace(found, left_out=left_out, defects=int(np.count_nonzero(defects)))
-        known = _explained(found, measurements, black_level)
+        known = _explained(found, measurements, black_level, device)
     if known is None or found.reason or not looks_closer:
         return found
     return _corrected(found, measurements[0], *known, seed, lambda share: report(SHARE + (1 - SHARE) * share))
 
 
 def _placed(
-    measurements: Sequence[Measurement], black_level: float | None, seed: int, dispersion: bool,
+    measurements: Sequence[Measurement], black_level: float | None, seed: int, dispersion: bool, on: torch.device,
     report: Callable[[float], None],
 ) -> FoundCamera:  # fmt: skip
     """The camera with its mask where and as sharp as the snapshots show it."""
@@ -260,13 +268,13 @@ def _placed(
     given = FoundCamera.as_given(m)
     if reason := _not_looked_for(m):
         return replace(given, reason=reason)
-    A, bad = _through(m, m.mask), _bad_pixels(m)
+    A, bad = _through(m, m.mask, on), _bad_pixels(m, on)
 
     def frames(camera: Shot) -> list[torch.Tensor]:
         return [frame for one in measurements for frame in _frames(one, camera, bad, black_level)]
 
     def search(frames: list[torch.Tensor], look: Look) -> Search:
-        return Search(Snapshots.of(torch.stack(frames).numpy(), m.bad_pixels, look), m.mask, m.shifts)
+        return Search(Snapshots.of(torch.stack(frames).cpu().numpy(), m.bad_pixels, look), m.mask, m.shifts)
 
     # fit: roughly, then closely
     y = frames(A)
@@ -285,7 +293,7 @@ def _placed(
         return given
     mask = model.masks(m.mask, m.shifts)
     # With a misplaced mask a black level is estimated that is not there, which would pass for contrast.
-    y_found = frames(_through(m, mask))
+    y_found = frames(_through(m, mask, on))
     model = settled(search(y_found, FINE), model, mask)
     model = replace(model, contrast=1.0) if dispersion else model
     if model.exact:
@@ -293,7 +301,7 @@ def _placed(
 
     # compare: short reconstructions
     def trials(mask: np.ndarray, frames: list[torch.Tensor]) -> list[Trial]:
-        return [Trial.of(_through(m, mask), A, frame, bad, seed) for frame in frames]
+        return [Trial.of(_through(m, mask, on), A, frame, bad, seed) for frame in frames]
 
     model, as_found = simplified(model, lambda model: trials(model.masks(m.mask, m.shifts), y_found))
     mask = model.masks(m.mask, m.shifts)
@@ -311,14 +319,14 @@ def _placed(
 
 
 def _explained(
-    found: FoundCamera, measurements: Sequence[Measurement], black_level: float | None
+    found: FoundCamera, measurements: Sequence[Measurement], black_level: float | None, on: torch.device
 ) -> tuple[CASSI, list[torch.Tensor]] | None:
     """The camera and snapshots that it explains, as far as single elements and pixels can be looked at; else None."""
     m = found.in_place(measurements[0])
     if _not_looked_for(m) or len(m.shifts) < MIN_BANDS or not compare_with_mask(replace(m, check=None)).matches:
         return None
-    bad = _bad_pixels(replace(m, bad_pixels=any_bad((m.bad_pixels, *(one.bad_pixels for one in measurements)))))
-    camera = _through(m, m.mask)
+    left_out = any_bad((m.bad_pixels, *(one.bad_pixels for one in measurements)))
+    camera, bad = _through(m, m.mask, on), _bad_pixels(replace(m, bad_pixels=left_out), on)
     if not isinstance(camera, CASSI) or min(camera.cube_shape[1:]) < MIN_SIDE:
         return None
     snapshots = [y for one in measurements for y in _frames(one, camera, bad, black_level)]
@@ -331,7 +339,7 @@ def _corrected(
 ) -> FoundCamera:  # fmt: skip
     """A camera with the error of its mask's elements corrected, where the snapshots show one."""
     m = found.in_place(given)
-    prior = shipped_prior()
+    prior = shipped_prior().on(camera.device)
     height, width = camera.cube_shape[1:]
     if height * width > PART**2:  # a part of them shows whether there is anything to correct
         part = highest_variance_window(torch.stack(snapshots), (height, width), PART)
@@ -340,9 +348,9 @@ def _corrected(
         mask = camera.mask[..., part[0], part[1]]
         learned = learn_mask_error(frames, mask, camera.shifts, prior=prior)
         if not learned.accepted:
-            return replace(found, mask_error=learned)
+            return replace(found, mask_error=learned.on_cpu())
     frames = [Frame.of(camera, y, seed) for y in snapshots]
-    learned = learn_mask_error(frames, camera.mask, camera.shifts, prior=prior, report=report)
+    learned = learn_mask_error(frames, camera.mask, camera.shifts, prior=prior, report=report).on_cpu()
     if not learned.accepted:
         return replace(found, mask_error=learned)
     corrected = np.clip(m.mask + learned.error.numpy(), 0, None).astype(m.mask.dtype)
@@ -383,7 +391,7 @@ def align(
         shifts=tuple(shifts),
         bad_pixels=None if bad_pixels is None else bad_pixels.cpu().bool().numpy(),
     )
-    return find_camera(m, black_level=black_level, seed=seed, dispersion=True)
+    return find_camera(m, black_level=black_level, seed=seed, dispersion=True, device=y.device)
 
 
 def _taken(found: FoundCamera, m: Measurement, model: CameraModel, mask: np.ndarray) -> FoundCamera:
@@ -430,13 +438,13 @@ def _not_looked_for(m: Measurement) -> str:
     return ""
 
 
-def _through(m: Measurement, mask: np.ndarray) -> Shot:
+def _through(m: Measurement, mask: np.ndarray, on: torch.device = CPU) -> Shot:
     """The camera of a measurement with this mask."""
-    return build_shot_camera(replace(m, mask=mask), torch.device("cpu"))
+    return build_shot_camera(replace(m, mask=mask), on)
 
 
-def _bad_pixels(m: Measurement) -> torch.Tensor | None:
-    return None if m.bad_pixels is None else torch.as_tensor(m.bad_pixels)
+def _bad_pixels(m: Measurement, on: torch.device = CPU) -> torch.Tensor | None:
+    return None if m.bad_pixels is None else torch.as_tensor(m.bad_pixels, device=on)
 
 
 def predictions(m: Measurement, found: FoundCamera, *, black_level: float | None = None, seed: int = 0) -> float:
@@ -451,7 +459,7 @@ def _frames(m: Measurement, A: Camera, bad: torch.Tensor | None, black_level: fl
     known = A if bad is None else A.weighted((~bad).to(A.dtype))
     frames = []
     for frame in m.y.reshape(-1, *m.y.shape[-2:])[:FRAMES]:
-        y = torch.as_tensor(frame, dtype=torch.float32)
+        y = torch.as_tensor(frame, dtype=torch.float32, device=A.device)
         y = y - (black_level_of(known, y) if black_level is None else black_level)
         frames.append(y if bad is None else torch.where(bad, 0, y))
     return frames

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cassi.kernels.graphs import Repeated
 from cassi.kernels.shift_sum import shift_back, shift_sum
 from cassi.optics.psf import local_mean
 from cassi.optics.single_disperser import CASSI
@@ -73,15 +74,21 @@ def fit_error(residuals: Sequence[Residual], spread: float, *, num_iters: int = 
         return sum((one.back(one.of_error(v).mul_(one.weight)) for one in residuals), v / spread**2)
 
     right = sum((one.back(one.r * one.weight) for one in residuals), torch.zeros(()))
-    e, rest = torch.zeros_like(right), right.clone()
-    p, rr = rest.clone(), rest.square().sum()
-    for _ in range(num_iters):
+    tiny = torch.finfo(right.dtype).tiny
+
+    def step(e: Tensor, rest: Tensor, p: Tensor, rr: Tensor) -> tuple[Tensor, ...]:
         q = normal(p)
-        step = rr / (p * q).sum().clamp(min=torch.finfo(q.dtype).tiny)
-        e.add_(p * step)
-        rest.sub_(q * step)
+        length = rr / (p * q).sum().clamp(min=tiny)
+        e.add_(p * length)
+        rest.sub_(q * length)
         before, rr = rr, rest.square().sum()
-        p.mul_(rr / before.clamp(min=torch.finfo(q.dtype).tiny)).add_(rest)
+        p.mul_(rr / before.clamp(min=tiny)).add_(rest)
+        return e, rest, p, rr
+
+    again, e, rest, p = Repeated(step, kept=4), torch.zeros_like(right), right.clone(), right.clone()
+    rr = rest.square().sum()
+    for _ in range(num_iters):
+        e, rest, p, rr = again(e, rest, p, rr)
     return e
 
 
@@ -110,17 +117,21 @@ def without_texture(x: Tensor) -> Tensor:
     brightness = brightness + 0.02 * brightness.mean()
     q = analyse(x / brightness, B)
     scale = q[0].mean() / math.sqrt(len(x))  # of a white scene of local brightness 1 it is 1
-    dual = q.new_zeros((2, *q.shape))
     weight = FLATTEN * scale * math.sqrt(len(x))
-    flat = q.clone()
-    for _ in range(FLATTEN_ITERS):
+
+    def step(dual: Tensor, flat: Tensor) -> tuple[Tensor, Tensor]:
         dual[0][..., :-1] += (flat[..., 1:] - flat[..., :-1]) / 8
         dual[1][..., :-1, :] += (flat[..., 1:, :] - flat[..., :-1, :]) / 8
         magnitude = dual.square().sum((0, 1)).sqrt_()
-        dual *= weight / magnitude.clamp(min=float(weight))
+        dual *= weight / magnitude.clamp(min=weight)
         flat = q + dual[0] + dual[1]
         flat[..., 1:] -= dual[0][..., :-1]
         flat[..., 1:, :] -= dual[1][..., :-1, :]
+        return dual, flat
+
+    again, dual, flat = Repeated(step, kept=2), q.new_zeros((2, *q.shape)), q.clone()
+    for _ in range(FLATTEN_ITERS):
+        dual, flat = again(dual, flat)
     return synthesise(flat, B).clamp_(min=0).mul_(brightness)
 
 

@@ -18,6 +18,7 @@ from cassi.errors import InputError
 from cassi.files.cube_store import gather_cubes
 from cassi.files.formats.table import SUFFIXES
 from cassi.files.reading import open_measurement
+from cassi.kernels.dispatch import pick_device
 from cassi.looking.film import write_film
 from cassi.looking.report_data import read_report
 from cassi.optics.measurement import Measurement, camera_difference
@@ -207,6 +208,7 @@ def common_camera(args: argparse.Namespace, task: Task) -> FoundCamera | str:
                 black_level=settings.black_level,
                 seed=settings.seed,
                 dispersion=settings.camera == "align",
+                device=pick_device(settings.device),
                 report=partial(bar, CAMERA),
             )
     except (ValueError, OSError):  # each frame reports why it cannot be read

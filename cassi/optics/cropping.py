@@ -51,7 +51,8 @@ def highest_variance_window(y: Tensor, size: tuple[int, int], part: int) -> tupl
 
     corners = [(i, j) for i in positions(size[0], sides[0]) for j in positions(size[1], sides[1])]
     h, w = sides
-    i, j = max(corners, key=lambda c: float(y[..., c[0] : c[0] + h, c[1] : c[1] + w + span].double().var()))
+    variances = [y[..., i : i + h, j : j + w + span].double().var() for i, j in corners]
+    i, j = corners[int(torch.stack(variances).argmax())]
     return slice(i, i + h), slice(j, j + w)
 
 

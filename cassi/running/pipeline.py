@@ -51,6 +51,7 @@ from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
 from cassi.choice.stages import Watch
 from cassi.errors import InputError, Note
+from cassi.kernels.dispatch import pick_device
 from cassi.optics.detector import brightness
 from cassi.optics.imprint import imprint_on
 from cassi.optics.mask_match import compare_with_mask
@@ -138,7 +139,12 @@ def search_camera(m: Measurement, settings: Settings, listener: Listener) -> Fou
         return None
     align, report = settings.camera == "align", partial(listener.progress, CAMERA)
     return found_camera.find_camera(
-        m, black_level=settings.black_level, seed=settings.seed, dispersion=align, report=report
+        m,
+        black_level=settings.black_level,
+        seed=settings.seed,
+        dispersion=align,
+        device=pick_device(settings.device),
+        report=report,
     )
 
 
