@@ -33,9 +33,19 @@ class Browser:
         )
 
     def find(self, selector: str):
-        from selenium.webdriver.common.by import By
+        return self.driver.find_element("css selector", selector)
 
-        return self.driver.find_element(By.CSS_SELECTOR, selector)
+    def actions(self, duration: int = 50):
+        """What a mouse does, each move of so many milliseconds."""
+        from selenium.webdriver import ActionChains
+
+        return ActionChains(self.driver, duration=duration)
+
+    @property
+    def keys(self):
+        from selenium.webdriver import Keys
+
+        return Keys
 
     def text(self, selector: str) -> str:
         return str(self.run("return document.querySelector(arguments[0]).textContent", selector))

@@ -86,8 +86,6 @@ def test_an_address_that_cannot_be_had(server: ThreadingHTTPServer, result_file:
 
 
 def test_the_browser_shows_every_second_pixel(server: ThreadingHTTPServer, browser: Browser) -> None:  # noqa: F811
-    from selenium.webdriver import ActionChains, Keys
-
     cube, uncertainty = (stack[1] for stack in cubes())
     address = address_of(server)
     browser.open(address)
@@ -95,15 +93,14 @@ def test_the_browser_shows_every_second_pixel(server: ThreadingHTTPServer, brows
     assert "one of every 2 x 2 pixels" in browser.text("#spectral")
     element = browser.find("#plot-band")
     browser.run("arguments[0].scrollIntoView({block: 'center'})", element)
-    ActionChains(browser.driver, duration=50).move_to_element_with_offset(
-        element, (165.5 / WIDTH - 0.5) * element.rect["width"], 0
-    ).click().perform()
+    place = (165.5 / WIDTH - 0.5) * element.rect["width"], 0
+    browser.actions().move_to_element_with_offset(element, *place).click().perform()
     browser.wait("document.querySelectorAll('#list li').length === 1")
     row, column = map(int, re.fullmatch(r"row (\d+), column (\d+)", browser.text("#list .place")).groups())
     assert abs(row - 30) <= 2 and abs(column - 165) <= 2 and row % 2 == column % 2 == 0
     value, sigma = map(float, browser.text("#list .value").split(" ± "))
     np.testing.assert_allclose((value, sigma), (cube[2, row, column], uncertainty[2, row, column]), atol=0.02)
-    browser.find("#band").send_keys(Keys.ARROW_RIGHT)
+    browser.find("#band").send_keys(browser.keys.ARROW_RIGHT)
     browser.wait("document.getElementById('plot-band').dataset.band === '3'")
     assert browser.text("#band-name") == "600 nm, 4 of 4"
     assert [asked for asked in browser.requests() if not asked.startswith((address, "blob:", "data:"))] == []
