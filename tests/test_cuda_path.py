@@ -18,14 +18,7 @@ import torch
 from messages import check_refusal, check_words, refused, refuses, warns
 from pretend_device import Ledger, pretend_cuda
 from test_calibration_captures import SHIFTS, capture
-from test_priors_learned import SMALL
 from torch import Tensor
-from training.cameras import AnyCamera
-from training.chance import Chance
-from training.examples import Examples, draw_examples
-from training.looks import Looks, add_gradient
-from training.loop import new_prior
-from training.scenes import Pictures, Scenes
 
 import cassi
 from cassi import CASSI, MultiShot, Reconstruction, SidePicture
@@ -156,8 +149,8 @@ def test_a_plan_is_repeated_and_the_result_saved_and_drawn(tmp_path):
 
 
 def test_many_stages():
-    plan = replace(default().plan, stages=(Tv(20), NonLocal(0.5, 9), Learned(), NonLocal(0.25, 2)))
-    plan = replace(plan, learned=shipped_prior())
+    stages = (Tv(20), NonLocal(0.5, 9), Learned(), NonLocal(0.25, 2))
+    plan = replace(default().plan, stages=stages, learned=shipped_prior())
     expected = reconstruct("cpu", plan=plan)
     with pretend_cuda():
         close(reconstruct("cuda", plan=plan).cube, expected.cube)
@@ -165,8 +158,8 @@ def test_many_stages():
 
 def test_frames_of_a_stack_with_a_plan_are_solved_together(monkeypatch):
     """Of different brightness and noise, one of another scene: each cube is that of its frame alone, to rounding."""
-    plan = replace(default().plan, stages=(Tv(20), NonLocal(0.5, 9), Learned(), NonLocal(0.25, 2, 4.0)))
-    plan = replace(plan, learned=shipped_prior())
+    stages = (Tv(20), NonLocal(0.5, 9), Learned(), NonLocal(0.25, 2, 4.0))
+    plan = replace(default().plan, stages=stages, learned=shipped_prior())
     x, mask, y = scene()
     A = CASSI.from_step(mask, 2, BANDS)
     stack = torch.stack([y, 0.5 * y, 3 * A.forward(x.flip(-2)), 0.1 * y, A.forward(x.flip(0))])
@@ -367,58 +360,6 @@ def test_tiles(tmp_path):
         with h5py.File(path) as file:
             cubes[device] = file["cube"][()]
     np.testing.assert_allclose(cubes["cuda"], cubes["cpu"], rtol=0, atol=1e-4 * cubes["cpu"].max())
-
-
-def example(seed: int, device: torch.device | str = "cpu") -> Examples:
-    """Of scenes made of one photograph, random spectra and a painted scene."""
-    random, device = np.random.default_rng(0), torch.device(device)
-    painted = (255 * scene(64, 31)[0].clamp(0, 1).sqrt()).byte().numpy()
-    spectra = torch.from_numpy(random.random((20, 31))).float().to(device) + 0.1
-    photographs = Pictures([random.integers(0, 256, (3, 40, 60)).astype(np.uint8)], device)
-    scenes = Scenes(photographs, spectra, spectra, Pictures([painted], device))
-    return draw_examples(Chance(seed, device), scenes, AnyCamera([]), 2, (16, 24), SMALL.components)
-
-
-def test_a_step_of_a_training_waits_for_nothing(monkeypatch):
-    """Or it could not be recorded."""
-    monkeypatch.setattr("cassi.priors.learned._bfloat16_is_fast", lambda device: device.type != "cpu")
-    monkeypatch.setattr("torch.autograd.grad", lambda loss, parameters: loss.backward())  # these are no leaves there
-    monkeypatch.setattr("torch._foreach_add_", lambda grads, more, alpha: None)
-
-    def errors_on(device: torch.device, ledger: Ledger | None = None) -> Tensor:
-        prior, e = new_prior(SMALL, 0).to(device), example(0)
-        e = e.with_tensors([t.to(device) for t in e.tensors])
-        camera = e.camera.absolute()
-        waits = ledger and ledger.waits.copy()
-        errors = add_gradient(prior, camera, e, 1.0, 6)
-        assert ledger is None or ledger.waits == waits, ledger.told()
-        return errors.cpu()
-
-    expected = errors_on(torch.device("cpu"))
-    with pretend_cuda() as ledger:
-        torch.testing.assert_close(errors_on(CUDA, ledger), expected, rtol=1e-3, atol=1e-3)
-
-
-def test_examples_are_drawn_on_the_device():
-    for seed in range(8):
-        with pretend_cuda():
-            assert {t.device for t in example(seed, CUDA).tensors} == {CUDA}
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-def test_recorded_looks_are_the_eager_ones():
-    prior = new_prior(SMALL, 0).to("cuda")
-    looks = Looks(prior, 0.5, 12)
-    for seed in (*range(5), *range(3)):  # of five layouts, in turn
-        e = example(seed, "cuda")
-        errors = looks(e)
-        grads = [p.grad.clone() for p in prior.parameters()]
-        torch._foreach_zero_([p.grad for p in prior.parameters()])
-        torch.testing.assert_close(errors, add_gradient(prior, e.camera, e, 0.5, 12), rtol=1e-3, atol=1e-3)
-        for p, grad in zip(prior.parameters(), grads, strict=True):
-            assert float((p.grad - grad).norm()) <= 0.05 * float(p.grad.norm()) + 1e-6
-            p.grad.zero_()
-    assert all(graph is not None for graph in looks.recorded.values())
 
 
 def test_the_second_device_is_honoured():

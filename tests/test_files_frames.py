@@ -12,16 +12,8 @@ import tifffile
 from messages import refused
 from PIL import Image
 
-from cassi.files import (
-    Container,
-    Levels,
-    ReadOptions,
-    common_bit_depth,
-    describe,
-    open_container,
-    read_measurement,
-    shared_levels,
-)
+from cassi import files
+from cassi.files import Container, Levels, ReadOptions, describe, open_container, read_measurement
 from cassi.files.formats.tiff import _open
 from cassi.files.frames import find_files, natural
 from cassi.files.reading import open_measurement
@@ -42,16 +34,14 @@ def stack(tmp_path):
     with h5py.File(path, "w") as file:
         file.create_dataset("measurement", data=counts, chunks=(1, H, 14), compression="gzip")
         file["mask"] = MASK
-        file["cube"] = np.broadcast_to(
-            (20 + np.arange(12, dtype=np.float32))[:, None, None, None] / 1000, (12, 4, H, W)
-        )
+        file["cube"] = np.ones((12, 4, H, W), np.float32) * (20 + np.arange(12)).reshape(-1, 1, 1, 1) / np.float32(1e3)
     return path, counts
 
 
 def test_a_frame_is_read_alone_and_has_the_scale_of_all(stack, monkeypatch):
     path, counts = stack
-    assert common_bit_depth([path], ReadOptions()) == 12
-    assert shared_levels([path], ReadOptions()).full_scale == 4095  # frame 0 alone would be taken for 8 bits
+    assert files.common_bit_depth([path], ReadOptions()) == 12
+    assert files.shared_levels([path], ReadOptions()).full_scale == 4095  # frame 0 alone would be taken for 8 bits
     opened = open_measurement(path, ReadOptions(levels=TWELVE))
     assert opened.frames == range(12)
     whole = opened.read()
@@ -83,13 +73,13 @@ def test_the_levels_that_files_share(tmp_path):
         np.save(tmp_path / f"{name}.npy", values)
     (tmp_path / "broken.npy").write_bytes(b"\x93NUMPY broken")
     counts, floats, dark, broken = (tmp_path / f"{name}.npy" for name in ("counts", "float", "dark", "broken"))
-    assert shared_levels([counts, broken], options) == Levels(full_scale=255)
-    assert shared_levels([broken], options) == shared_levels([floats], options) == Levels()
-    assert shared_levels([counts, floats], options) == Levels(full_scale=255, counts_per_unit=1)
-    assert shared_levels([dark], options) == Levels()
-    assert common_bit_depth([floats], options) is None
+    assert files.shared_levels([counts, broken], options) == Levels(full_scale=255)
+    assert files.shared_levels([broken], options) == files.shared_levels([floats], options) == Levels()
+    assert files.shared_levels([counts, floats], options) == Levels(full_scale=255, counts_per_unit=1)
+    assert files.shared_levels([dark], options) == Levels()
+    assert files.common_bit_depth([floats], options) is None
     black = Levels(black_level=-50)
-    assert shared_levels([dark], ReadOptions(mask=MASK, levels=black)) == replace(black, full_scale=255)
+    assert files.shared_levels([dark], ReadOptions(mask=MASK, levels=black)) == replace(black, full_scale=255)
 
 
 def test_files_of_folders_patterns_and_lists(tmp_path):
@@ -156,28 +146,19 @@ def test_tiff_pages_that_were_appended_are_one_stack(tmp_path, options, at_once)
 @pytest.mark.parametrize(
     ("bits", "shift", "dtype"),
     [
-        (12, 0, "u2"),
-        (12, 4, "u2"),
-        (10, 6, "u2"),
-        (14, 2, "u2"),
-        (10, 2, "u2"),
-        (12, 4, "i4"),
-        (12, 4, ">u2"),
+        (12, 0, "u2"), (12, 4, "u2"), (10, 6, "u2"), (14, 2, "u2"), (10, 2, "u2"), (12, 4, "i4"), (12, 4, ">u2"),
         (8, 8, "u2"),
     ],
-)
+)  # fmt: skip
 def test_counts_at_the_top_of_a_larger_type(tmp_path, bits, shift, dtype):
     """Full scale is (2^b - 1) 2^k: that becomes 1, and what holds it is saturated."""
     rng = np.random.default_rng(8)
     counts = rng.integers(0, 2**bits, (H, 14)).astype(np.int64)
     counts[2, 3:7] = 2**bits - 1
     np.save(tmp_path / "y.npy", (counts << shift).astype(dtype))
-    full = (2**bits - 1) << shift
-    for m in (
-        read_measurement(tmp_path / "y.npy", mask=MASK),
-        read_measurement(tmp_path / "y.npy", mask=MASK, levels=Levels(bit_depth=bits)),
-        read_measurement(tmp_path / "y.npy", mask=MASK, levels=shared_levels([tmp_path / "y.npy"], ReadOptions(MASK))),
-    ):
+    full, path = (2**bits - 1) << shift, tmp_path / "y.npy"
+    for levels in (None, Levels(bit_depth=bits), files.shared_levels([path], ReadOptions(MASK))):
+        m = read_measurement(path, mask=MASK, **({} if levels is None else {"levels": levels}))
         assert m.scale == full and m.stored == (0, full)
         assert np.array_equal(m.bad_pixels, counts == 2**bits - 1)
         np.testing.assert_allclose(m.y, counts / (2**bits - 1), rtol=1e-6)
@@ -203,7 +184,7 @@ def test_a_folder_has_one_unit(tmp_path, unit):
     np.save(tmp_path / "b.npy", (counts[1] + 0.25) / unit)
     np.save(tmp_path / "c.npy", counts[2].astype(np.int32))
     files = [tmp_path / f"{name}.npy" for name in "abc"]
-    levels = shared_levels(files, ReadOptions(mask=MASK))
+    levels = files.shared_levels(files, ReadOptions(mask=MASK))
     read = [read_measurement(file, mask=MASK, levels=levels).y.mean() for file in files]
     np.testing.assert_allclose(read, counts.mean((1, 2)) / unit, rtol=1e-3)
 

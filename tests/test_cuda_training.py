@@ -1,0 +1,67 @@
+"""A training on a CUDA device that is not there: no step waits for it; recorded ones, where there is one."""
+
+import numpy as np
+import pytest
+import torch
+from pretend_device import Ledger, pretend_cuda
+from test_cuda_path import CUDA, scene
+from test_priors_learned import SMALL
+from torch import Tensor
+from training.cameras import AnyCamera
+from training.chance import Chance
+from training.examples import Examples, draw_examples
+from training.looks import Looks, add_gradient
+from training.loop import new_prior
+from training.scenes import Pictures, Scenes
+
+
+def example(seed: int, device: torch.device | str = "cpu") -> Examples:
+    """Of scenes made of one photograph, random spectra and a painted scene."""
+    random, device = np.random.default_rng(0), torch.device(device)
+    painted = (255 * scene(64, 31)[0].clamp(0, 1).sqrt()).byte().numpy()
+    spectra = torch.from_numpy(random.random((20, 31))).float().to(device) + 0.1
+    photographs = Pictures([random.integers(0, 256, (3, 40, 60)).astype(np.uint8)], device)
+    scenes = Scenes(photographs, spectra, spectra, Pictures([painted], device))
+    return draw_examples(Chance(seed, device), scenes, AnyCamera([]), 2, (16, 24), SMALL.components)
+
+
+def test_a_step_of_a_training_waits_for_nothing(monkeypatch):
+    """Or it could not be recorded."""
+    monkeypatch.setattr("cassi.priors.learned._bfloat16_is_fast", lambda device: device.type != "cpu")
+    monkeypatch.setattr("torch.autograd.grad", lambda loss, parameters: loss.backward())  # these are no leaves there
+    monkeypatch.setattr("torch._foreach_add_", lambda grads, more, alpha: None)
+
+    def errors_on(device: torch.device, ledger: Ledger | None = None) -> Tensor:
+        prior, e = new_prior(SMALL, 0).to(device), example(0)
+        e = e.with_tensors([t.to(device) for t in e.tensors])
+        camera = e.camera.absolute()
+        waits = ledger and ledger.waits.copy()
+        errors = add_gradient(prior, camera, e, 1.0, 6)
+        assert ledger is None or ledger.waits == waits, ledger.told()
+        return errors.cpu()
+
+    expected = errors_on(torch.device("cpu"))
+    with pretend_cuda() as ledger:
+        torch.testing.assert_close(errors_on(CUDA, ledger), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_examples_are_drawn_on_the_device():
+    for seed in range(8):
+        with pretend_cuda():
+            assert {t.device for t in example(seed, CUDA).tensors} == {CUDA}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_recorded_looks_are_the_eager_ones():
+    prior = new_prior(SMALL, 0).to("cuda")
+    looks = Looks(prior, 0.5, 12)
+    for seed in (*range(5), *range(3)):  # of five layouts, in turn
+        e = example(seed, "cuda")
+        errors = looks(e)
+        grads = [p.grad.clone() for p in prior.parameters()]
+        torch._foreach_zero_([p.grad for p in prior.parameters()])
+        torch.testing.assert_close(errors, add_gradient(prior, e.camera, e, 0.5, 12), rtol=1e-3, atol=1e-3)
+        for p, grad in zip(prior.parameters(), grads, strict=True):
+            assert float((p.grad - grad).norm()) <= 0.05 * float(p.grad.norm()) + 1e-6
+            p.grad.zero_()
+    assert all(graph is not None for graph in looks.recorded.values())
