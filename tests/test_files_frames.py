@@ -183,9 +183,9 @@ def test_a_folder_has_one_unit(tmp_path, unit):
     np.save(tmp_path / "a.npy", counts[0].astype(np.uint16))
     np.save(tmp_path / "b.npy", (counts[1] + 0.25) / unit)
     np.save(tmp_path / "c.npy", counts[2].astype(np.int32))
-    files = [tmp_path / f"{name}.npy" for name in "abc"]
-    levels = files.shared_levels(files, ReadOptions(mask=MASK))
-    read = [read_measurement(file, mask=MASK, levels=levels).y.mean() for file in files]
+    paths = [tmp_path / f"{name}.npy" for name in "abc"]
+    levels = files.shared_levels(paths, ReadOptions(mask=MASK))
+    read = [read_measurement(path, mask=MASK, levels=levels).y.mean() for path in paths]
     np.testing.assert_allclose(read, counts.mean((1, 2)) / unit, rtol=1e-3)
 
 

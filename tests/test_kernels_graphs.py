@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from messages import warns
-from pretend_device import pretend_cuda
+from pretend_device import Ledger, pretend_cuda
 from torch import Tensor
 
 from cassi import CASSI
@@ -32,27 +32,29 @@ def rotate(a: Tensor, b: Tensor, workspace: Tensor | None, c: Tensor) -> tuple[T
     return b, a, workspace, c, (a * b.add_(c))[:1]
 
 
-def follow(f: Callable[..., object], kept: int, times: int, device: str) -> list[Tensor]:
-    """What it is after each of some calls in a row: all that matters to the caller."""
-    repeated = Repeated(f, kept)
+def follow(times: int, device: str) -> list[Tensor]:
+    """What `rotate` leaves after each of some calls in a row: all that matters to the caller."""
+    repeated = Repeated(rotate, 2)
     tensors = [torch.arange(3.0).to(device), torch.ones(3).to(device), None]
     seen, founds = [], []
     for n in range(times):
         *tensors, _, found = repeated(*tensors[:3], torch.full((3,), 1.0 + n).to(device))
-        seen += [t.clone() for t in tensors[:kept]]
+        seen += [t.clone() for t in tensors[:2]]
         founds.append(found)
     return [t.cpu() for t in (*seen, *founds)]
 
 
+def launched(ledger: Ledger, name: str) -> int:
+    return sum(n for (what, _), n in ledger.launches.items() if what == name)
+
+
 def test_a_graph_computes_what_its_function_does():
     """Also where tensors change places an odd number of times, and where others are given."""
-    expected = follow(rotate, 2, 5, "cpu")
+    expected = follow(5, "cpu")
     with pretend_cuda() as ledger:
-        found = follow(rotate, 2, 5, "cuda")
-        assert sum(n for (what, _), n in ledger.launches.items() if what == "graph") == 4
-        assert sum(n for (what, _), n in ledger.launches.items() if what == "add_") == 4  # eager, and recorded
-    for one, other in zip(found, expected, strict=True):
-        assert torch.equal(one, other)
+        found = follow(5, "cuda")
+        assert (launched(ledger, "graph"), launched(ledger, "add_")) == (4, 4)  # eager, and recorded
+    assert all(map(torch.equal, found, expected))
 
 
 def recorded(f: Callable[[Tensor], object], times: int = 4) -> Tensor:
@@ -99,8 +101,7 @@ def test_a_function_that_reads_a_number_goes_on_without_a_graph_and_says_so_once
     with pretend_cuda() as ledger:
         with warns():
             found = recorded(lambda t: t * 2 if float(t.sum()) > 0 else t)
-        assert torch.equal(found, torch.full((3,), 16.0))
-        assert "graph" not in {what for what, _ in ledger.launches}
+        assert torch.equal(found, torch.full((3,), 16.0)) and not launched(ledger, "graph")
 
 
 def test_what_is_tracked_is_not_recorded(monkeypatch):
@@ -110,19 +111,18 @@ def test_what_is_tracked_is_not_recorded(monkeypatch):
         repeated, w = Repeated(lambda t: [t * w], 0), weight.to("cuda")
         for _ in range(3):
             (y,) = repeated(torch.ones(3, device="cuda"))
-        assert y.requires_grad and "graph" not in {what for what, _ in ledger.launches}
+        assert y.requires_grad
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)  # somebody else records
         recorded(lambda t: t + 1)
-        assert "graph" not in {what for what, _ in ledger.launches}
+        assert not launched(ledger, "graph")
 
 
 def test_other_sizes_are_computed_without_the_graph():
     with pretend_cuda() as ledger:
         repeated = Repeated(lambda t: [t, t * 2], 0)
         for n in (3, 3, 1, 3, 4):
-            _, found = repeated(torch.ones(n, device="cuda"))
-            assert found.shape == (n,)
-        assert sum(n for (what, _), n in ledger.launches.items() if what == "graph") == 2
+            assert repeated(torch.ones(n, device="cuda"))[1].shape == (n,)
+        assert launched(ledger, "graph") == 2
 
 
 def test_a_graph_is_freed_with_its_object():
@@ -140,27 +140,33 @@ def test_a_graph_is_freed_with_its_object():
             gc.enable()
 
 
+on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+
+
 def test_on_a_cpu_the_function_works_in_place():
     t = torch.ones(3)
     (found,) = Repeated(lambda t: [t.add_(1)], 1)(t)
     assert found is t and float(t[0]) == 2
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def snapshots(bands: int, count: int, components: int) -> tuple[CASSI, Tensor, list[Tensor], list[Tensor]]:
+    """A camera on the device, a basis, scenes and what it sees of them."""
+    generator = torch.Generator().manual_seed(0)
+    A = CASSI.from_step(random_mask(40, 48, generator=generator).float(), 2, bands).to("cuda")
+    scenes = [torch.rand(bands, 40, 48, generator=generator).cumsum(-1).cuda() for _ in range(count)]
+    return A, smooth_basis(bands, components).float().cuda(), scenes, [A.forward(x) for x in scenes]
+
+
+@on_cuda
 @pytest.mark.parametrize("prior", ["total variation", "non-local"])
 def test_graphs_on_cuda_give_the_cube_of_eager_launches(monkeypatch, prior):
-    generator = torch.Generator().manual_seed(0)
-    mask, x = random_mask(40, 48, generator=generator).float(), torch.rand(8, 40, 48, generator=generator).cumsum(-1)
-    A, B = CASSI.from_step(mask, 2, 8).to("cuda"), smooth_basis(8, 4).float().cuda()
-    y = A.forward(x.cuda())
+    A, B, _, (y,) = snapshots(8, 1, 4)
     _, start = subspace_tv(A, y, B, num_iters=5)
 
     def solve() -> tuple[Tensor, list[object]]:
         denoise = NonlocalDenoiser(0.5) if prior == "non-local" else None
-        momentum = 1 / 3 if denoise else 0.0
-        run, _ = subspace_tv(
-            A, y, B, num_iters=50, variance=0.01, state=start, denoise=denoise, momentum=momentum, tol=0
-        )
+        how = {"variance": 0.01, "state": start, "momentum": 1 / 3 if denoise else 0.0, "tol": 0}
+        run, _ = subspace_tv(A, y, B, num_iters=50, denoise=denoise, **how)
         return run.x, [record[2:] for record in run.history]
 
     with warnings.catch_warnings():
@@ -173,13 +179,11 @@ def test_graphs_on_cuda_give_the_cube_of_eager_launches(monkeypatch, prior):
     torch.testing.assert_close(graph[0], eager[0], rtol=1e-4, atol=1e-4)  # cuBLAS may choose by its stream
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@on_cuda
 def test_a_network_on_cuda_gives_with_graphs_what_it_gives_without(monkeypatch):
-    generator = torch.Generator().manual_seed(0)
-    mask, x = random_mask(40, 48, generator=generator).float(), torch.rand(12, 40, 48, generator=generator).cumsum(-1)
-    A, B, prior = CASSI.from_step(mask, 2, 12).to("cuda"), smooth_basis(12, 12).float().cuda(), shipped_prior()
-    y, prior = A.forward(x.cuda()), prior.on(torch.device("cuda", 0))
-    start, steps = torch.einsum("kc,chw->khw", B, x.cuda()), Steps.of(A, B, prior).repeated()
+    A, B, (x,), (y,) = snapshots(12, 1, 12)
+    prior = shipped_prior().on(torch.device("cuda", 0))
+    start, steps = torch.einsum("kc,chw->khw", B, x), Steps.of(A, B, prior).repeated()
 
     def solve(scale: float) -> Tensor:
         variance = torch.full_like(y, 1e-3 * scale)
@@ -191,13 +195,10 @@ def test_a_network_on_cuda_gives_with_graphs_what_it_gives_without(monkeypatch):
         torch.testing.assert_close(torch.stack(graphs), torch.stack([solve(scale) for scale in (1.0, 0.7, 0.5)]))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@on_cuda
 def test_on_cuda_threads_record_side_by_side():
     """As those of many snapshots do."""
-    generator = torch.Generator().manual_seed(0)
-    mask = random_mask(40, 48, generator=generator).float()
-    A, B = CASSI.from_step(mask, 2, 8).to("cuda"), smooth_basis(8, 4).float().cuda()
-    frames = [A.forward(torch.rand(8, 40, 48, generator=generator).cumsum(-1).cuda()) for _ in range(8)]
+    A, B, _, frames = snapshots(8, 8, 4)
 
     def solve(y: Tensor) -> Tensor:
         _, start = subspace_tv(A, y, B, num_iters=100)
@@ -211,7 +212,7 @@ def test_on_cuda_threads_record_side_by_side():
                 torch.testing.assert_close(found, one, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@on_cuda
 def test_on_cuda_a_recording_that_is_refused_leaves_the_device_usable():
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")

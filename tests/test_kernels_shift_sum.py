@@ -105,13 +105,12 @@ def test_any_memory_layout(shifts, device, path, generator):
             torch.testing.assert_close(function(t, mask, shifts), function(t.contiguous(), mask.contiguous(), shifts))
 
 
-def test_shapes_that_do_not_fit_are_refused(path):
-    x, y, mask = torch.ones(2, 3, 4), torch.ones(3, 5), torch.ones(3, 4)
-    shifts = (0, 1)
-    for bad in (torch.ones(3, 3, 4), torch.ones(2, 4, 4), torch.ones(2, 3, 5), torch.ones(3, 4)):
-        refused(shift_sum, bad, mask, shifts, error=ValueError)
-    for bad in (torch.ones(4, 5), torch.ones(3, 4), torch.ones(5)):
-        refused(shift_back, bad, mask, shifts, error=ValueError)
-    for bad in (torch.ones(3, 3, 4), torch.ones(1, 2, 3, 4), torch.ones(4)):
-        refused(shift_sum, x, bad, shifts, error=ValueError)
-        refused(shift_back, y, bad, shifts, error=ValueError)
+def test_bad_arguments_are_named(path):
+    x, y, mask, shifts = torch.ones(2, 3, 4), torch.ones(3, 5), torch.ones(3, 4), (0, 1)
+    for bad in ((3, 3, 4), (2, 4, 4), (2, 3, 5), (3, 4)):
+        refused(shift_sum, torch.ones(bad), mask, shifts, error=ValueError)
+    for bad in ((4, 5), (3, 4), (5,)):
+        refused(shift_back, torch.ones(bad), mask, shifts, error=ValueError)
+    for bad in ((3, 3, 4), (1, 2, 3, 4), (4,)):
+        refused(shift_sum, x, torch.ones(bad), shifts, error=ValueError)
+        refused(shift_back, y, torch.ones(bad), shifts, error=ValueError)
