@@ -30,12 +30,16 @@ def images(*shape: int, seed: int = 1) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
+def inputs(batch: int, height: int, width: int, components: int = 4) -> tuple[torch.Tensor, ...]:
+    """z, d, and maps for both others."""
+    z, d = (images(batch, 4, height, width, seed=seed)[:, :components] for seed in (1, 2))
+    return z, d, *2 * (images(batch, 1, height, width, seed=3),)
+
+
 @pytest.mark.parametrize(("height", "width"), [(8, 8), (5, 7), (1, 3), (9, 12)])
 def test_any_size_goes_in_and_comes_out(height, width):
-    z, d, maps = images(2, 4, height, width), images(2, 4, height, width, seed=2), images(2, 1, height, width)
-    f, g, h = stirred()(z, d, maps, maps, None, 0)
-    assert f.shape == g.shape == z.shape
-    assert h.shape == (2, 2, height, width)
+    f, g, h = stirred()(*inputs(2, height, width), None, 0)
+    assert f.shape == g.shape == (2, 4, height, width) and h.shape == (2, 2, height, width)
     assert bool(((g >= 0) & (g <= 1)).all())
 
 
@@ -47,47 +51,37 @@ def test_moved_images_give_moved_corrections_by_whole_multiples_only():
         here, there = (net(wide[..., k:][..., :152], 0)[..., 64:-64] for k in (0, by))
         return float((here[..., by:] - there[..., : there.shape[-1] - by]).abs().max() / here.abs().max())
 
-    assert moved_apart(MULTIPLE) < 1e-5
-    assert moved_apart(MULTIPLE // 2) > 1e-2
+    assert moved_apart(MULTIPLE) < 1e-5 < 1e-2 < moved_apart(MULTIPLE // 2)
 
 
 def test_a_new_network_changes_next_to_nothing():
     torch.manual_seed(0)
-    prior = LearnedPrior(SMALL).eval().requires_grad_(False)
-    z, maps = images(1, 4, 16, 16), images(1, 1, 16, 16)
-    f, g, _ = prior(z, z, maps, maps, None, 0)
-    assert float(f.abs().max()) < 0.05
-    assert float((g - 1 / (1 + torch.e**2)).abs().max()) < 0.05
+    f, g, _ = LearnedPrior(SMALL).eval().requires_grad_(False)(*inputs(1, 16, 16), None, 0)
+    assert float(f.abs().max()) < 0.05 and float((g - 1 / (1 + torch.e**2)).abs().max()) < 0.05
 
 
-def test_the_stage_is_told():
-    z, maps = images(1, 4, 8, 8), images(1, 1, 8, 8)
+def test_stage_and_light_of_the_scene_are_inputs():
+    """The light of some sizes only."""
+    given = inputs(1, 8, 8)
     prior = stirred(replace(SMALL, stages=2))
-    first, again, second = (prior(z, z, maps, maps, None, stage)[0] for stage in (0, 0, 1))
+    first, again, second = (prior(*given, None, stage)[0] for stage in (0, 0, 1))
     assert torch.equal(first, again) and float((first - second).abs().max()) > 1e-3
-
-
-def test_the_light_of_the_scene_is_an_input_of_some_sizes():
-    z, maps, lights = images(1, 4, 8, 8), images(1, 1, 8, 8), images(2, 1, 4)
     for size, changes in ((SMALL, False), (replace(SMALL, light=1), True)):
-        first, second = (stirred(size)(z, z, maps, maps, None, 0, light)[0] for light in lights)
+        first, second = (stirred(size)(*given, None, 0, light)[0] for light in images(2, 1, 4))
         assert (float((first - second).abs().max()) > 1e-3) == changes
 
 
 def test_fewer_components_are_as_if_the_others_were_zero():
-    z, d, maps = images(1, 4, 8, 8), images(1, 4, 8, 8, seed=2), images(1, 1, 8, 8)
+    z, d, *maps = inputs(1, 8, 8)
     z[:, 3:], d[:, 3:] = 0, 0
-    f, g, h = stirred()(z, d, maps, maps, None, 0)
-    f3, g3, h3 = stirred()(z[:, :3], d[:, :3], maps, maps, None, 0)
-    assert torch.equal(f3, f[:, :3])
-    assert torch.equal(g3, g[:, :3])
-    assert torch.equal(h3, h)
+    f, g, h = stirred()(z, d, *maps, None, 0)
+    found = stirred()(z[:, :3], d[:, :3], *maps, None, 0)
+    assert all(map(torch.equal, found, (f[:, :3], g[:, :3], h)))
 
 
 def test_pictures_of_a_batch_do_not_know_of_each_other():
-    z, d, maps = images(3, 4, 8, 8), images(3, 4, 8, 8, seed=2), images(3, 1, 8, 8)
-    together = stirred()(z, d, maps, maps, None, 0)
-    alone = stirred()(z[1:2], d[1:2], maps[1:2], maps[1:2], None, 0)
+    given = inputs(3, 8, 8)
+    together, alone = stirred()(*given, None, 0), stirred()(*(t[1:2] for t in given), None, 0)
     for a, b in zip(together, alone, strict=True):
         torch.testing.assert_close(a[1:2], b)
 
@@ -97,8 +91,7 @@ def test_a_file_gives_the_prior_back_up_to_half_precision(tmp_path):
     (data,) = {packed(prior, licence="free") for _ in range(4)}
     (tmp_path / "p.safetensors").write_bytes(data)
     again = load_prior(tmp_path / "p.safetensors")
-    assert again.size == SMALL
-    assert not again.training
+    assert again.size == SMALL and not again.training
     for name, value in prior.state_dict().items():
         torch.testing.assert_close(again.state_dict()[name], value, rtol=2**-10, atol=1e-6)
 
@@ -117,15 +110,12 @@ def test_files_that_hold_no_prior_are_refused(tmp_path, what):
     refused(load_prior, path, error=ValueError)
 
 
-def test_weights_are_shipped_by_what_they_may_be_used_for():
+def test_weights_are_shipped_by_what_they_may_be_used_for(monkeypatch):
     data = shipped_weights("research").read_bytes()
     assert hashlib.sha256(data).hexdigest() == KINDS["research"] and len(data) < 8e6
     with safe_open(shipped_weights("research"), framework="pt") as file:
         assert file.metadata()["licence"].startswith("for research")
     assert load_prior().size == load_prior("research").size == Size()
     refused(load_prior, "free", error=ValueError)
-
-
-def test_damaged_weights_of_the_program_are_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(KINDS, "research", hashlib.sha256(b"other").hexdigest())
-    refused(load_prior, error=ValueError)
+    refused(load_prior, error=ValueError)  # damaged ones

@@ -52,12 +52,9 @@ def test_beats_total_variation_on_photographs(name, sigma):
     assert psnr(denoised_once(y, sigma, patch=patch), x) > total_variation + 0.7
 
 
-def test_tiny_noise_changes_little(scene):
+def test_tiny_noise_changes_little_and_pure_noise_goes(scene):
     x, _ = scene
     assert float((denoised_once(x, 1e-5) - x).abs().max()) < 1e-3
-
-
-def test_pure_noise_goes():
     assert float(denoised_once(noise_like(torch.empty(2, 64, 64)), 1.0).square().mean()) < 0.1
 
 
@@ -94,26 +91,18 @@ def test_the_nearest_patches_are_found_without_noise():
     assert len({(int(k) // 36 % 8, int(k) % 36 % 8) for k in groups[len(groups) // 2]}) == 1
 
 
-def test_scaling_the_images_and_the_noise_scales_the_result(scene):
+def test_scales_constants_and_rotations_of_the_images_among_each_other_pass_through(scene):
     _, y = scene
     u, groups = denoised_once(y, 0.1), groups_of(y, 0.1)
     torch.testing.assert_close(denoised(1000 * y, 100.0, groups), 1000 * u, rtol=1e-3, atol=0.5)
     scales = torch.tensor([1.0, 10.0, 0.1])
     v = denoised(scales[:, None, None] * y, 0.1 * scales, groups)
     torch.testing.assert_close(v, scales[:, None, None] * u, rtol=1e-3, atol=5e-3)
-
-
-def test_adding_a_constant_adds_it_to_the_result(scene):
-    _, y = scene
-    u, groups = denoised_once(y.double(), 0.1), groups_of(y.double(), 0.1)
-    torch.testing.assert_close(denoised(y.double() + 5, 0.1, groups), u + 5)
-
-
-def test_a_rotation_of_the_images_among_each_other_rotates_the_result(scene):
-    _, y = scene
+    y = y.double()
+    u, groups = denoised_once(y, 0.1), groups_of(y, 0.1)
+    torch.testing.assert_close(denoised(y + 5, 0.1, groups), u + 5)
     rotation, _ = torch.linalg.qr(noise_like(torch.empty(3, 3, dtype=torch.float64), seed=4))
-    u, groups = denoised_once(y.double(), 0.1), groups_of(y.double(), 0.1)
-    v = denoised(torch.einsum("kc,chw->khw", rotation, y.double()), 0.1, groups)
+    v = denoised(torch.einsum("kc,chw->khw", rotation, y), 0.1, groups)
     torch.testing.assert_close(v, torch.einsum("kc,chw->khw", rotation, u), rtol=1e-6, atol=1e-8)
 
 

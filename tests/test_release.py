@@ -67,14 +67,10 @@ def test_addresses_name_one_repository() -> None:
 
 
 def test_wheel_takes_what_is_no_python() -> None:
-    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"][
-        "package-data"
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    patterns = [
+        (ROOT.joinpath(*name.split(".")), one) for name, globs in tools["package-data"].items() for one in globs
     ]
-    taken = {
-        path
-        for package, globs in patterns.items()
-        for one in globs
-        for path in ROOT.joinpath(*package.split(".")).glob(one)
-    }
+    taken = {path for folder, one in patterns for path in folder.glob(one)}
     there = {path for path in (ROOT / "cassi").rglob("*") if path.is_file() and "__pycache__" not in path.parts}
     assert {path for path in there if path.suffix != ".py"} == taken

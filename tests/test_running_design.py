@@ -11,18 +11,7 @@ from messages import refused
 from cassi.files import write_cube
 from cassi.looking.design_figures import choices_figure
 from cassi.running import design as module
-from cassi.running.design import (
-    Design,
-    as_csv,
-    element_mask,
-    evaluate,
-    grid,
-    measured,
-    painted,
-    scenes_of,
-    study,
-    values_between,
-)  # fmt: skip
+from cassi.running.design import Design, as_csv, element_mask, evaluate, grid, measured, painted, scenes_of, study
 
 
 @pytest.mark.parametrize(
@@ -31,12 +20,12 @@ from cassi.running.design import (
      ("1e3:1e5", False, [1e3, 1e4, 1e5]), ("500", False, [500]), ("1000:3000", False, [1000, 3000])],
 )  # fmt: skip
 def test_values_as_they_are_typed(text, whole, expected):
-    assert values_between(text, whole=whole) == expected
+    assert module.values_between(text, whole=whole) == expected
 
 
 @pytest.mark.parametrize("text", ["", "a", "0", "-1:3", "1.5", "3:1", "1:2:3", "1,2:3", "inf", "nan"])
 def test_values_that_are_none(text):
-    refused(values_between, text)
+    refused(module.values_between, text)
 
 
 def test_elements_are_squares():

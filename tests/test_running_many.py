@@ -72,29 +72,23 @@ def index(output: Path) -> list[dict]:
 
 @pytest.mark.parametrize("at_once", [1, 3, None])
 def test_each_frame_is_as_if_it_were_alone(folder, tmp_path, at_once):
-    threads = torch.get_num_threads()
-    report = run(folder, tmp_path / "out", batch=at_once, attributes={"command_line": "reconstruct.py --all"})
+    threads, out = torch.get_num_threads(), tmp_path / "out"
+    report = run(folder, out, batch=at_once, attributes={"command_line": "reconstruct.py --all"})
     assert (report.computed, report.found, report.failed) == (N, 0, {})
     for k, y in enumerate(snapshots()):
-        np.testing.assert_array_equal(cube_of(tmp_path / "out", f"frame{k}"), SOLVE(y, MASK, num_bands=C).cube.numpy())
-    told = [(line["frame"], line["status"]) for line in index(tmp_path / "out")]
-    assert told == [(f"frame{k}", "done") for k in range(N)]
+        np.testing.assert_array_equal(cube_of(out, f"frame{k}"), SOLVE(y, MASK, num_bands=C).cube.numpy())
+    assert [(line["frame"], line["status"]) for line in index(out)] == [(f"frame{k}", "done") for k in range(N)]
     assert torch.get_num_threads() == threads
-    with h5py.File(tmp_path / "out" / "frame2_cube.h5") as file:
+    with h5py.File(out / "frame2_cube.h5") as file:
         assert (file.attrs["command_line"], file.attrs["input_name"]) == ("reconstruct.py --all", "frame2.h5")
 
 
-def test_a_stack_and_a_folder_agree(stack, folder, tmp_path):
-    run(folder, tmp_path / "out")
-    run(stack, tmp_path / "frames")
-    for k in range(N):
-        expected = cube_of(tmp_path / "out", f"frame{k}")
-        np.testing.assert_array_equal(cube_of(tmp_path / "frames", f"stack_{k:06d}"), expected)
-
-
-def test_only_what_is_missing_is_computed(folder, tmp_path):
+def test_a_stack_and_a_folder_agree_and_only_what_is_missing_is_computed(stack, folder, tmp_path):
     out = tmp_path / "out"
     run(folder, out)
+    run(stack, tmp_path / "frames")
+    for k in range(N):
+        np.testing.assert_array_equal(cube_of(tmp_path / "frames", f"stack_{k:06d}"), cube_of(out, f"frame{k}"))
     before, cube = times(out), cube_of(out, "frame3")
     (out / "frame3_cube.h5").unlink()
     assert run(folder, out).computed == 1
@@ -128,36 +122,37 @@ def test_other_weights_are_another_solver():
     assert many._content(one) == many._content(same) != many._content(other)
 
 
-def test_a_file_that_is_none_of_ours_is_not_replaced(folder, tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "frame4_cube.h5").write_text("precious")
-    refused(run, folder, tmp_path / "out")
-    assert (tmp_path / "out" / "frame4_cube.h5").read_text() == "precious"
+def test_what_must_not_be_written_to_is_not(folder, tmp_path):
+    """A file that is none of ours; a place where another run writes."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "frame4_cube.h5").write_text("precious")
+    refused(run, folder, out)
+    assert (out / "frame4_cube.h5").read_text() == "precious"
+    pytest.importorskip("fcntl", reason="file locks are a POSIX matter")
+    with many.locked(tmp_path / "locked"), refuses(OutputError):
+        run(folder, tmp_path / "locked")
 
 
 def test_a_frame_that_fails_is_recorded_and_tried_again(folder, tmp_path):
-    out = tmp_path / "out"
-    good = snapshots()[2]
-    write_h5(folder / "frame2.h5", measurement=np.full_like(good, np.nan))
-    (folder / "frame3.h5").write_bytes((folder / "frame3.h5").read_bytes()[:700])
-    report = run(folder, out)
-    assert report.computed == N - 2
-    assert set(report.failed) == {"frame2", "frame3"}
-    assert "NaN" in report.failed["frame2"]
-    assert {line["frame"]: line["status"] for line in index(out)}["frame2"] == "failed"
-    write_h5(folder / "frame2.h5", measurement=good)
-    report = run(folder, out)
-    assert (report.computed, report.found, set(report.failed)) == (1, N - 2, {"frame3"})
+    """A fault in the computation fails one frame with its kind."""
+    out, good = tmp_path / "out", snapshots()[2]
 
-
-def test_a_fault_in_the_computation_fails_one_frame_with_its_kind(folder, tmp_path):
     def solve(m, monitor):
         if m.source == "frame0.h5":
             raise FloatingPointError("diverged\nat iteration 3")
         return SOLVE(m, monitor=monitor)
 
-    report = run(folder, tmp_path / "out", solve=solve)
-    assert report.failed == {"frame0": "FloatingPointError: diverged at iteration 3"}
+    write_h5(folder / "frame2.h5", measurement=np.full_like(good, np.nan))
+    (folder / "frame3.h5").write_bytes((folder / "frame3.h5").read_bytes()[:700])
+    report = run(folder, tmp_path / "other", solve=solve)
+    assert report.failed["frame0"] == "FloatingPointError: diverged at iteration 3" and len(report.failed) == 3
+    report = run(folder, out)
+    assert report.computed == N - 2 and set(report.failed) == {"frame2", "frame3"} and "NaN" in report.failed["frame2"]
+    assert {line["frame"]: line["status"] for line in index(out)}["frame2"] == "failed"
+    write_h5(folder / "frame2.h5", measurement=good)
+    report = run(folder, out)
+    assert (report.computed, report.found, set(report.failed)) == (1, N - 2, {"frame3"})
 
 
 def test_a_full_disk_stops_the_run_and_loses_nothing(folder, tmp_path, monkeypatch):
@@ -198,22 +193,13 @@ def test_an_interrupt_leaves_finished_frames_and_no_others(folder, tmp_path, mon
     assert not list(out.glob(".*.part"))
 
 
-def test_two_runs_do_not_write_to_one_place(folder, tmp_path):
-    pytest.importorskip("fcntl", reason="file locks are a POSIX matter")
-    with many.locked(tmp_path / "out"), refuses(OutputError):
-        run(folder, tmp_path / "out")
-
-
-def test_frames_of_a_folder_a_pattern_and_a_stack(folder):
+def test_frames_of_a_folder_a_pattern_and_a_stack(folder, tmp_path):
     names = [f"frame{k}" for k in range(N)]
     assert [frame.name for frame in find_frames(folder, leave_out=[folder / "frame0.h5"])] == names[1:]
     assert [frame.name for frame in find_frames(folder / "frame[13].h5")] == ["frame1", "frame3"]
     assert find_frames("s.h5", count=2) == [Frame("s_000000", "s.h5", 0), Frame("s_000001", "s.h5", 1)]
-
-
-def test_frames_that_cannot_be_told_apart_or_are_not_there(folder, tmp_path):
     (folder / "frame1.mat").write_bytes((folder / "frame1.h5").read_bytes())
-    refused(find_frames, folder)
+    refused(find_frames, folder)  # two of one name
     refused(reconstruct_many, [], tmp_path / "out")
     (folder / "frame1.mat").unlink()
     refused(run, folder, tmp_path / "out", batch=0)
@@ -257,10 +243,8 @@ def test_killed_again_and_again_it_finishes_and_loses_nothing(folder, tmp_path):
     last = forks.Process(target=lambda: sys.exit(main(argv)))
     last.start()
     last.join()
-    assert last.exitcode == 0
     after = times(out)
-    assert len(after) == N
-    assert before.items() <= after.items()
+    assert last.exitcode == 0 and len(after) == N and before.items() <= after.items()
     assert not list(out.glob(".*.part"))
     solve = partial(reconstruct, solver="gap-tv", num_iters=500)
     for k, y in enumerate(snapshots()):

@@ -45,20 +45,14 @@ def test_every_step_is_told_and_grows(solver, seldom):
     assert told.steps["final run"][-1] > (0.5 if solver == "auto" else 0.9)  # total variation may converge
 
 
-def test_runs_of_a_stack_are_numbered():
+def test_what_is_told_of_a_stack_an_uncertainty_and_tiles(tmp_path):
     told = Told()
     cassi.reconstruct(torch.stack([Y, Y]), MASK, num_bands=C, solver="gap-tv", num_iters=2, progress=told)
     assert list(told.steps) == ["find the camera", "run 1 of 2, final run", "run 2 of 2, final run"]
-
-
-def test_an_uncertainty_is_a_step_of_its_own():
     told = Told()
     cassi.reconstruct(Y, CAMERA, num_iters=2, uncertainty=True, progress=told)
     assert list(told.steps) == ["trials", "final run", "error bars"]
     assert told.steps["error bars"] == [0.25, 0.5, 0.75]
-
-
-def test_tiles_are_told(tmp_path):
     told = Told()
     m = Measurement(y=Y.numpy(), mask=MASK.numpy(), shifts=CAMERA.shifts)
     reconstruct_tiled(m, tmp_path / "cube.h5", tile=24, reach=4, num_iters=2, progress=told)

@@ -142,62 +142,39 @@ def test_the_monitor_sees_every_iteration_and_may_stop(camera, y):
         return record.iteration == 3
 
     result = reconstruct(y, camera.mask, num_bands=C, solver="gap-tv", monitor=monitor)
-    assert [iteration for iteration, _ in seen] == [1, 2, 3]
-    assert result.status == "stopped"
+    assert [iteration for iteration, _ in seen] == [1, 2, 3] and result.status == "stopped"
     assert seen[-1][1] == pytest.approx(1, rel=0.2)  # the cube at mean level 1
 
 
 def test_a_black_measurement_gives_a_black_cube(camera, y):
     result = reconstruct(torch.zeros_like(y), camera.mask, num_bands=C)
-    assert not result.cube.any()
-    assert result.residual == 0
+    assert not result.cube.any() and result.residual == 0
 
 
-ARRAYS = {
-    "no mask": {"mask": None},
-    "rank": {"measurement": torch.ones(5)},
-    "empty": {"measurement": torch.ones(0, 4)},
-    "complex": {"measurement": torch.ones(H, W, dtype=torch.complex64)},
-    "mask rank": {"mask": torch.ones(W)},
-    "rows": {"mask": torch.ones(H - 1, W)},
-    "nan": {"measurement": torch.full((H, W + 6), math.nan)},
-    "inf mask": {"mask": torch.full((H, W), math.inf)},
-    "dark mask": {"mask": torch.zeros(H, W)},
-    "width": {"num_bands": 6},
-    "twice": {"step": 2, "shifts": (0, 2, 4, 6)},
-    "count": {"num_bands": 3, "shifts": (0, 2, 4, 6)},
-    "wavelengths": {"wavelengths": [450.0, 550.0]},
-    "solver": {"solver": "magic"},
-    "quality": {"quality": "superb"},
-    "quality of another": {"quality": "best", "solver": "gap-tv"},
-    "iterations": {"num_iters": 0},
-    "weight": {"tv_weight": -1.0},
-    "weight of auto": {"tv_weight": 1.0},
-    "uncertain": {"uncertainty": True, "solver": "gap-tv"},
-    "weightless": {"tv_weight": 1.0, "solver": "least-squares"},
-    "budget": {"budget": 0.0},
-    "bad shape": {"bad_pixels": np.zeros((3, 3), bool)},
-    "bad type": {"bad_pixels": np.zeros((H, W + 6))},
-    "all bad": {"bad_pixels": np.ones((H, W + 6), bool)},
-    "gain": {"gain": -2.0},
-    "masked": {"measurement": np.ma.masked_equal(np.eye(H, W + 6), 1)},
-    "negative mask": {"mask": -torch.ones(H, W)},
-    "in meters": {"wavelengths": [4.5e-7, 5e-7, 5.5e-7, 6e-7]},
-    "read noise": {"read_noise": -2.0},
-    "noise of no gain": {"read_noise": 5.0},
-    "black level": {"black_level": math.nan},
-    "bands": {"num_bands": -1},
-    "shifts": {"shifts": (0.0, math.nan)},
-    "blur": {"psf": -1},
-    "device": {"device": "toaster"},
-    "no such device": {"device": "cuda:99"},
-}
+WRONG = {
+    "no mask": {"mask": None}, "rank": {"measurement": torch.ones(5)}, "empty": {"measurement": torch.ones(0, 4)},
+    "complex": {"measurement": torch.ones(H, W, dtype=torch.complex64)}, "mask rank": {"mask": torch.ones(W)},
+    "rows": {"mask": torch.ones(H - 1, W)}, "nan": {"measurement": torch.full((H, W + 6), math.nan)},
+    "inf mask": {"mask": torch.full((H, W), math.inf)}, "dark mask": {"mask": torch.zeros(H, W)},
+    "width": {"num_bands": 6}, "twice": {"step": 2, "shifts": (0, 2, 4, 6)},
+    "count": {"num_bands": 3, "shifts": (0, 2, 4, 6)}, "wavelengths": {"wavelengths": [450.0, 550.0]},
+    "solver": {"solver": "magic"}, "quality": {"quality": "superb"},
+    "quality of another": {"quality": "best", "solver": "gap-tv"}, "iterations": {"num_iters": 0},
+    "weight": {"tv_weight": -1.0}, "weight of auto": {"tv_weight": 1.0},
+    "uncertain": {"uncertainty": True, "solver": "gap-tv"}, "weightless": {"tv_weight": 1.0, "solver": "least-squares"},
+    "budget": {"budget": 0.0}, "bad shape": {"bad_pixels": np.zeros((3, 3), bool)},
+    "bad type": {"bad_pixels": np.zeros((H, W + 6))}, "all bad": {"bad_pixels": np.ones((H, W + 6), bool)},
+    "gain": {"gain": -2.0}, "masked": {"measurement": np.ma.masked_equal(np.eye(H, W + 6), 1)},
+    "negative mask": {"mask": -torch.ones(H, W)}, "in meters": {"wavelengths": [4.5e-7, 5e-7, 5.5e-7, 6e-7]},
+    "read noise": {"read_noise": -2.0}, "noise of no gain": {"read_noise": 5.0},
+    "black level": {"black_level": math.nan}, "bands": {"num_bands": -1}, "shifts": {"shifts": (0.0, math.nan)},
+    "blur": {"psf": -1}, "device": {"device": "toaster"}, "no such device": {"device": "cuda:99"},
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("case", ARRAYS)
+@pytest.mark.parametrize("case", WRONG)
 def test_what_cannot_be_used_is_said_in_one_line(camera, y, case):
-    changed = ARRAYS[case]
-    call = {"measurement": y, "mask": camera.mask} | changed
+    call = {"measurement": y, "mask": camera.mask} | WRONG[case]
     with refuses() as caught:
         reconstruct(call.pop("measurement"), call.pop("mask"), **call)
     assert "\n" not in str(caught.value)

@@ -54,11 +54,9 @@ def run():
     original = bench.scikit_image_gap_tv
     patch.setattr(bench, "simulated_scenes", lambda data, *, size: iter([tiny_scene()]))
     patch.setattr(bench, "scikit_image_gap_tv", lambda s, w: original(s, w, num_iters=3, tv_iters=2))
-    auto = bench.reconstruct_auto
+    auto, few = bench.reconstruct_auto, Settings(num_iters=40)
     patch.setattr(
-        bench,
-        "reconstruct_auto",
-        lambda A, y, settings=Settings(): auto(A, y, settings=replace(settings, num_iters=40)),
+        bench, "reconstruct_auto", lambda A, y, settings=few: auto(A, y, settings=replace(settings, num_iters=40))
     )
     lines: list[str] = []
     try:

@@ -11,9 +11,8 @@ def test_every_way_to_compute_a_row_agrees():
         *patches_speed((2,), (24,), ((8, 4), (5, 1)), seconds=0),
         *covariance_speed((4,), (4,), (16,), seconds=0),
     ]
-    assert [row.task for row in rows] == ["convolution"] * 3 + ["extract patches", "aggregate patches"] * 2 + [
-        "covariance"
-    ]
+    patches = ["extract patches", "aggregate patches"]
+    assert [row.task for row in rows] == ["convolution"] * 3 + patches * 2 + ["covariance"]
     for row in rows:
         assert row.milliseconds > 0 and row.others and row.speedup == min(row.others.values()) / row.milliseconds
 

@@ -14,7 +14,7 @@ from cassi.choice.stages import Learned, NonLocal, Tv, Watch
 from cassi.optics.measurement import Measurement
 from cassi.sequence.frames import InSequence, ReadWindow, neighbor_indices, sequence_plan
 from cassi.sequence.moving_scene import MovingScene
-from cassi.sequence.neighbors import choose_common_plan, reconstruct_multi_frame, reconstruct_single_frame
+from cassi.sequence.neighbors import SingleFrame, choose_common_plan, reconstruct_multi_frame, reconstruct_single_frame
 from cassi.settings import Settings
 
 C, SIZE = 5, 40
@@ -36,16 +36,17 @@ def error(x: torch.Tensor, truth: torch.Tensor) -> float:
 
 
 @pytest.fixture(scope="module")
-def film() -> tuple[list[torch.Tensor], torch.Tensor, Plan]:
+def film() -> tuple[list[torch.Tensor], torch.Tensor, Plan, list[SingleFrame]]:
+    """Scenes, snapshots, their common plan, and each frame alone."""
     truth = [scene(0, 0.8 * t) for t in range(3)]
     noise = torch.randn(3, *A.measurement_shape, generator=torch.Generator().manual_seed(5))
     y = torch.stack([A @ x for x in truth]) + 0.02 * noise
-    return truth, y, choose_common_plan(A, y)
+    plan = choose_common_plan(A, y)
+    return truth, y, plan, [reconstruct_single_frame(A, one, plan) for one in y]
 
 
 def test_neighbors_help_where_the_scene_moves(film, monkeypatch):
-    truth, y, plan = film
-    frames = [reconstruct_single_frame(A, one, plan) for one in y]
+    truth, _, plan, frames = film
     found = reconstruct_multi_frame(frames[1], [frames[0], frames[2]], plan, Watch())
     true = [replace(one, cube=x) for one, x in zip(frames, truth, strict=True)]  # motion is taken from that
     better = reconstruct_multi_frame(true[1], [true[0], true[2]], plan, Watch())
@@ -62,7 +63,7 @@ def test_neighbors_help_where_the_scene_moves(film, monkeypatch):
 
 
 def test_the_network_sees_the_snapshot_of_one_frame(film):
-    _, y, plan = film
+    _, y, plan, frames = film
     seen: dict[type, tuple[int, ...]] = {}
 
     class Network(Learned):
@@ -75,10 +76,8 @@ def test_the_network_sees_the_snapshot_of_one_frame(film):
             seen[NonLocal] = tuple(y.shape)
             return super().run(A, y, problem, state, watch)
 
-    frames = [reconstruct_single_frame(A, one, plan) for one in y]
-    reconstruct_multi_frame(
-        frames[1], [frames[0]], replace(plan, stages=(Tv(150), Network(), Patches(0.2, 2))), Watch()
-    )
+    plan = replace(plan, stages=(Tv(150), Network(), Patches(0.2, 2)))
+    reconstruct_multi_frame(frames[1], [frames[0]], plan, Watch())
     assert seen == {Learned: y[1].shape, NonLocal: (2, *y[1].shape)}
 
 
@@ -86,29 +85,25 @@ def test_a_network_that_diverges_leaves_the_joint_cube(film, monkeypatch):
     def diverges(*arguments):
         raise FloatingPointError
 
-    _, y, plan = film
+    _, _, plan, frames = film
     monkeypatch.setattr(Learned, "run", diverges)
-    frames = [reconstruct_single_frame(A, one, plan) for one in y]
     found = reconstruct_multi_frame(frames[1], [frames[0]], replace(plan, stages=(Tv(150), Learned())), Watch())
     assert found is not None and [type(stage) for stage in found.plan.stages] == [Tv]
 
 
 def test_frames_of_other_scenes_do_no_harm(film):
-    truth, y, plan = film
-    first, *others = (reconstruct_single_frame(A, one, plan) for one in (y[1], A @ scene(7), A @ scene(8)))
+    truth, y, plan, (_, first, _) = film
+    dark, *others = (reconstruct_single_frame(A, one, plan) for one in (0 * y[1], A @ scene(7), A @ scene(8)))
     found = reconstruct_multi_frame(first, others, plan, Watch())
     x = first.tv_cube if found is None else found.result.x
     assert error(x, truth[1]) < 1.02 * error(first.tv_cube, truth[1])
-    assert (
-        reconstruct_multi_frame(first, [], plan, Watch())
-        is reconstruct_multi_frame(reconstruct_single_frame(A, 0 * y[1], plan), [first], plan, Watch())
-        is None
-    )
+    assert reconstruct_multi_frame(first, [], plan, Watch()) is None
+    assert reconstruct_multi_frame(dark, [first], plan, Watch()) is None
 
 
 def test_moving_scenes_are_checked():
-    refused(MovingScene, A, [], error=ValueError)
-    refused(MovingScene, A, [None, torch.zeros(2, 4, 4)], error=ValueError)
+    for motions in ([], [None, torch.zeros(2, 4, 4)]):
+        refused(MovingScene, A, motions, error=ValueError)
 
 
 def test_a_window_is_the_frame_and_those_beside_it(film):

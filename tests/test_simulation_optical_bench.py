@@ -73,10 +73,8 @@ def test_a_white_surface_is_1_in_every_band(num_bands, monkeypatch):
 
 
 def test_the_seed_decides(bench):
-    again = simulate_bench(64, 64, num_bands=8, generator=torch.Generator().manual_seed(0))
-    other = simulate_bench(64, 64, num_bands=8, generator=torch.Generator().manual_seed(1))
-    assert np.array_equal(bench.snapshot, again.snapshot)
-    assert not np.array_equal(bench.snapshot, other.snapshot)
+    again, other = (simulate_bench(64, 64, num_bands=8, generator=torch.Generator().manual_seed(k)) for k in (0, 1))
+    assert np.array_equal(bench.snapshot, again.snapshot) and not np.array_equal(bench.snapshot, other.snapshot)
 
 
 def test_frames_are_read_back_equal(bench, tmp_path):
@@ -94,12 +92,9 @@ def test_frames_are_read_back_equal(bench, tmp_path):
     assert read_measurement(tmp_path / "bench" / "uncalibrated.h5").cube is None
 
 
-def test_a_folder_in_use_is_left_alone(bench, tmp_path):
-    (tmp_path / "mine.txt").write_text("mine")
-    refused(write_bench, tmp_path, bench)
-
-
 @pytest.mark.parametrize("change", [{"height": 8}, {"step": 5}])
-def test_errors_say_what_is_wrong(change):
+def test_errors_say_what_is_wrong(bench, tmp_path, change):
     with refuses(ValueError):
         simulate_bench(**{"height": 32, "width": 32, "num_bands": 8, **change}, generator=torch.Generator())
+    (tmp_path / "mine.txt").write_text("mine")
+    refused(write_bench, tmp_path, bench)  # a folder in use is left alone

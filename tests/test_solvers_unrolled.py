@@ -138,23 +138,16 @@ def test_gradients_are_those_of_finite_differences(monkeypatch):
         assert float(p.grad[index]) == pytest.approx(float(above - below) / 2e-5, rel=1e-4, abs=1e-6)
 
 
-def test_the_history_has_one_record_a_stage_and_the_monitor_can_stop():
-    seen = []
-    result, _ = unrolled(**given(camera()), monitor=lambda r, z: seen.append(r))
-    assert [r.iteration for r in result.history] == [r.iteration for r in seen] == [1]
-    assert result.x.shape == (6, 8, 9)
-
-
-@pytest.mark.parametrize("kind", ["blurred", "multi-shot"])
-def test_other_cameras(kind):
-    A = camera()
+@pytest.mark.parametrize("kind", ["blurred", "multi-shot", "single disperser"])
+def test_other_cameras_and_the_history_has_one_record_a_stage(kind):
+    A, seen = camera(), []
     if kind == "blurred":
         A = BlurredCASSI(A.mask, A.shifts, psf=gaussian_psf(0.8).to(F64))
-    else:
+    elif kind == "multi-shot":
         A = MultiShot((A, CASSI(A.mask.flip(0), A.shifts)))
-    result, z = unrolled(**given(A))
-    assert z.shape == (4, 8, 9)
-    assert bool(result.x.isfinite().all())
+    result, z = unrolled(**given(A), monitor=lambda r, z: seen.append(r))
+    assert [r.iteration for r in result.history] == [r.iteration for r in seen] == [1]
+    assert result.x.shape == (6, 8, 9) and z.shape == (4, 8, 9) and bool(result.x.isfinite().all())
 
 
 def test_what_does_not_fit_is_refused():
