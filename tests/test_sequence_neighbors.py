@@ -52,7 +52,7 @@ def test_neighbors_help_where_the_scene_moves(film, monkeypatch):
     better = reconstruct_multi_frame(true[1], [true[0], true[2]], plan, Watch())
     assert found is not None and better is not None
     assert error(better.result.x, truth[1]) < error(found.result.x, truth[1]) < 0.8 * error(frames[1].tv_cube, truth[1])
-    assert found.errors[1] < found.errors[0] and bool((found.result.x >= 0).all())
+    assert found.settings["error_together"] < found.settings["error_alone"] and bool((found.result.x >= 0).all())
     assert isinstance(plan.stages[-1], NonLocal) and plan.stages[-1].noise == 4, "held-out pixels would choose 1"
     # the non-local prior is the stronger the more frames there are, and the plan says what was taken
     monkeypatch.setattr("cassi.sequence.neighbors.accepts", lambda *verdicts: True)

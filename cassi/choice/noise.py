@@ -98,9 +98,20 @@ def estimate_noise(split: Split, basis: Tensor) -> tuple[NoiseModel, Tensor]:
 
 
 def fit_noise(split: Split, squared: Tensor) -> NoiseModel:
-    """Fit alpha and beta to a cube's squared errors at the held-out pixels: noise, and the error of the cube."""
-    alpha, beta = _fit_variance(split.values.clamp(min=0), squared)
-    return NoiseModel(alpha, beta, "errors at the held-out pixels")
+    """Fit alpha and beta to a cube's squared errors at the held-out pixels: noise, and the error of the cube.
+
+    Through the means of the dark and of the bright half; beta keeps at least a tenth of the dark half's mean: no camera
+    is without noise in the dark.
+    """
+    light = split.values.clamp(min=0)
+    order = torch.argsort(light, stable=True)
+    middle = len(order) // 2
+    dark, bright = order[: max(1, middle)], order[middle:]
+    dark_light, dark_squared = float(light[dark].mean()), float(squared[dark].mean())
+    rise, run = float(squared[bright].mean()) - dark_squared, float(light[bright].mean()) - dark_light
+    max_alpha = 0.9 * dark_squared / dark_light if dark_light > 0 else math.inf
+    alpha = min(rise / run, max_alpha) if rise > 0 and run > 0 else 0.0
+    return NoiseModel(alpha, dark_squared - alpha * dark_light, "errors at the held-out pixels")
 
 
 class _BestCube:
@@ -120,18 +131,3 @@ class _BestCube:
             error = float(misfit.norm())
             if error < self.error:
                 self.error, self.squared, self.cube = error, misfit.square(), x
-
-
-def _fit_variance(light: Tensor, squared: Tensor) -> tuple[float, float]:
-    """Fit alpha, beta >= 0 of E[squared] = alpha light + beta through the means of the dark and of the bright half.
-
-    beta keeps at least a tenth of the dark half's mean: no camera is without noise in the dark.
-    """
-    order = torch.argsort(light, stable=True)
-    middle = len(order) // 2
-    dark, bright = order[: max(1, middle)], order[middle:]
-    dark_light, dark_squared = float(light[dark].mean()), float(squared[dark].mean())
-    rise, run = float(squared[bright].mean()) - dark_squared, float(light[bright].mean()) - dark_light
-    max_alpha = 0.9 * dark_squared / dark_light if dark_light > 0 else math.inf
-    alpha = min(rise / run, max_alpha) if rise > 0 and run > 0 else 0.0
-    return alpha, dark_squared - alpha * dark_light

@@ -168,7 +168,9 @@ def _in_short(outcome: Outcome) -> list[str]:
     plan, evidence = outcome.plan, outcome.evidence
     if plan is None:
         return [f"Solved by {outcome.solver}, which {outcome.result.message}."]
-    built = f"Built from {_basis_in_words(plan.basis, len(plan.vectors))} with {_priors_in_words(plan)}"
+    *before, last = dict.fromkeys(stage.words for stage in plan.stages)
+    priors = f"{', '.join(before)} and {last}" if before else last
+    built = f"Built from {_basis_in_words(plan.basis, len(plan.vectors))} with {priors}"
     if evidence is None:
         return [f"{built}, as the plan says."]
     where = "" if evidence.part is None else ", in a window of the frame"
@@ -179,11 +181,6 @@ def _in_short(outcome: Outcome) -> list[str]:
         f"Held-out error {evidence.held_out_error:.1%} ({grade}) at detector pixels that were not used{where}.",
         f"{built}." + " The learned prior was tried and not accepted." * rejected,
     ]
-
-
-def _priors_in_words(plan: Plan) -> str:
-    *before, last = dict.fromkeys(stage.words for stage in plan.stages)
-    return f"{', '.join(before)} and {last}" if before else last
 
 
 def _grade(outcome: Outcome, noise: NoiseModel, error: float) -> str:

@@ -52,9 +52,7 @@ def read_spectrum(path: PathLike) -> Spectrum:
     except UnicodeDecodeError:
         text = data.decode("latin-1")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    rows = max(
-        ([_pair(line, by) for line in lines] for by in SEPARATORS), key=lambda rows: len(rows) - rows.count(None)
-    )
+    rows = min(([_pair(line, by) for line in lines] for by in SEPARATORS), key=lambda rows: rows.count(None))
     numbered = [k for k, row in enumerate(rows) if row is not None]
     if len(numbered) < 2:
         raise InputError(f"{path}: expected lines of wavelength and value such as 450.5;0.123, found none")

@@ -111,7 +111,8 @@ def _card(data: ReportData) -> dict[str, Any]:
     bands, height, width = data.cube.shape
     small = thinned(data.cube, -(-max(data.cube.shape[1:]) // MAX_SIDE))
     file = io.BytesIO()
-    colors = cube_to_srgb(small, data.wavelengths)
+    colors, found = cube_to_srgb(small, data.wavelengths), data.provenance.get("camera")
+    message = str(found.get("message") or "") if isinstance(found, Mapping) else ""
     Image.fromarray((255 * colors).round().astype(np.uint8)).save(file, "PNG")
     return {
         "picture": base64.b64encode(file.getvalue()).decode("ascii"),
@@ -119,12 +120,5 @@ def _card(data: ReportData) -> dict[str, Any]:
         "lines": [f"{bands} bands, {height} x {width} px", *(f"{name}: {value}" for name, value in data.numbers())],
         "method": str(data.choice.get("prior") or data.choice.get("solver") or ""),
         "plan": str(data.parameters.get("plan") or ""),
-        "camera": _camera(data),
+        "camera": ": ".join(filter(None, [str(data.parameters.get("camera") or ""), message])),  # asked for, and found
     }
-
-
-def _camera(data: ReportData) -> str:
-    """Which camera a result was made with: as asked for, and what was found."""
-    asked, found = str(data.parameters.get("camera") or ""), data.provenance.get("camera")
-    message = str(found.get("message") or "") if isinstance(found, Mapping) else ""
-    return ": ".join(filter(None, [asked, message]))

@@ -91,6 +91,7 @@ def make_page(data: ReportData) -> str:
             limits[name] = shown_range(snapshot, "around zero" if name == "residual" else "data")[:2]
             packed[name] = _pack(np.clip(snapshot[::thin, ::thin], *limits[name])[None], PICTURE_BITS)
     points = points_of(small, inside.get("truth"), inside.get("uncertainty"))  # the same points as in the summary
+    peak = 1.0 if data.truth is None else max(1.0, float(np.nanmax(inside["truth"])))  # as in `figures.difference`
     facts = {
         "shape": [bands, height, width],
         "thin": thin,
@@ -103,7 +104,7 @@ def make_page(data: ReportData) -> str:
         "points": points,
         "history": [list(record) for record in data.history],
         "file": Path(data.title).stem,
-        "psnr": None if data.truth is None else _clipped_psnr(inside["cube"], inside["truth"]),
+        "psnr": None if data.truth is None else band_psnr(small.clip(0, peak), inside["truth"], peak=peak),
     }
     detector = next((one.shape for one in (data.residual, data.measurement) if one is not None), (1, 1))
     provenance = {k: ENDED.get(str(v), v) if k == "status" else v for k, v in data.provenance.items()}
@@ -134,12 +135,6 @@ def make_page(data: ReportData) -> str:
         "packed": {name: text for name, (text, _) in packed.items()},
     }
     return page_of("page.html", content)
-
-
-def _clipped_psnr(cube: Array, truth: Array) -> list[float]:
-    """PSNR of each band [dB] as in `cassi.looking.figures.difference`."""
-    peak = max(1.0, float(np.nanmax(truth)))
-    return band_psnr(np.clip(cube, 0, peak), truth, peak=peak)
 
 
 def thinned(cube: CubeLike, every: int) -> Array:

@@ -105,9 +105,8 @@ def unevenness(brightness: np.ndarray) -> float:
     s = ndimage.gaussian_filter(brightness.astype(np.float64), 2.0, mode="nearest")
     lit = s >= DARK * s.max()
     rows, columns = np.meshgrid(*(np.linspace(-1, 1, size) for size in s.shape), indexing="ij")
-    basis = np.stack(
-        [rows[lit] ** i * columns[lit] ** j for i in range(DEGREE + 1) for j in range(DEGREE + 1 - i)], axis=1
-    )
+    powers = [(i, j) for i in range(DEGREE + 1) for j in range(DEGREE + 1 - i)]
+    basis = np.stack([rows[lit] ** i * columns[lit] ** j for i, j in powers], axis=1)
     log = np.log(s[lit])
     fit = basis @ np.linalg.lstsq(basis, log, rcond=None)[0]
     return float(np.sqrt(np.mean((log - fit) ** 2)))

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from cassi.calibration.found_camera import FoundCamera
-from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
 from cassi.choice.stages import Watch
 from cassi.errors import InputError
@@ -114,13 +113,10 @@ class InSequence:
         own = check(replace(window, y=window.y[0], check=None), settings, listener)
         scene = prepare(replace(window, check=own.check), search_camera(own, settings, listener), settings)
         frames = [self._reconstruct_single(scene.A, y) for y in scene.frames]
-        joined = reconstruct_multi_frame(frames[0], frames[1:], self.plan, Watch(monitor))
-        if joined is None:
+        outcome = reconstruct_multi_frame(frames[0], frames[1:], self.plan, Watch(monitor))
+        if outcome is None:
             result = reconstruct_measurement(replace(window, y=window.y[0], check=own.check), settings, listener)
             return self._with_parameters(result, {"together": 0, "common_plan": self.plan.basis})
-        before, after = joined.errors
-        used = {"together": joined.neighbors, "error_alone": before, "error_together": after}
-        outcome = Outcome(joined.result, "subspace-tv", used, joined.plan, stage_starts=joined.stage_starts)
         first = replace(
             scene,
             y=scene.frames[0],
@@ -128,7 +124,7 @@ class InSequence:
             measurement=replace(window, check=None, notes=own.notes),
         )
         result = assemble(first, [with_scene_facts(outcome, first)], settings, start)
-        return explain(self._with_parameters(result, used), listener)
+        return explain(self._with_parameters(result, outcome.settings), listener)
 
     def _with_parameters(self, result: Reconstruction, used: Mapping[str, object]) -> Reconstruction:
         stated = {} if self.camera is None else {"camera": self.camera}

@@ -108,10 +108,8 @@ def simulate_bench(
     design = random_mask(height, width, generator=generator).numpy()
     aperture = np.kron(design, np.ones((FINE, FINE)))
     dx, dy = MISALIGNMENT
-    moved = ndimage.shift(
-        ndimage.gaussian_filter(aperture, 0.5 * FINE), (FINE * dy, FINE * dx), order=3, mode="nearest"
-    )
-    aperture = moved.clip(0, 1)
+    aperture = ndimage.gaussian_filter(aperture, 0.5 * FINE)
+    aperture = ndimage.shift(aperture, (FINE * dy, FINE * dx), order=3, mode="nearest").clip(0, 1)
 
     def image(pictures: Sequence[np.ndarray], wavelengths: np.ndarray) -> np.ndarray:
         """The light on the detector when each picture (fine grid) is displaced by its dispersion, (H, W')."""

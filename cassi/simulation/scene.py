@@ -4,11 +4,10 @@ import math
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-_LIGHT = torch.nn.functional.normalize(
-    torch.tensor([-0.55, -0.62, 0.56]), dim=0
-)  # from the upper left, towards the viewer
+_LIGHT = F.normalize(torch.tensor([-0.55, -0.62, 0.56]), dim=0)  # from the upper left, towards the viewer
 
 
 def procedural_scene(
@@ -291,7 +290,7 @@ def _spheres(c: _Canvas) -> None:
         coverage = c.inside((torch.hypot(nx, ny) - 1) * radius)
         c.shade(0.8 * _ellipse_shadow(c, x + 0.55 * radius, y + 0.85 * radius, 1.25 * radius, 0.42 * radius))
         lamp = nx * _LIGHT[0] + ny * _LIGHT[1] + nz * _LIGHT[2]
-        half = torch.nn.functional.normalize(_LIGHT + torch.tensor([0.0, 0.0, 1.0]), dim=0)
+        half = F.normalize(_LIGHT + torch.tensor([0.0, 0.0, 1.0]), dim=0)
         gloss = 0.55 * (nx * half[0] + ny * half[1] + nz * half[2]).clamp(min=0) ** 60
         first, second = dyes[(start + 5 * k) % 12], dyes[(start + 5 * k + 3) % 12]
         if k == 1:  # painted segments, like a beach ball

@@ -74,9 +74,7 @@ def _variables(path: Path) -> tuple[Entry, ...]:
             if entry.problem == OTHER_CLASSES[TEXT] and entry.name.endswith(AXES):
                 axes.setdefault(entry.name.removesuffix(AXES), _text(head, order))
             file.seek(position + 8 + size)
-    return tuple(
-        replace(entry, axes=valid_axes(axes.get(entry.name), len(entry.shape))) for entry in variables.values()
-    )
+    return tuple(replace(one, axes=valid_axes(axes.get(one.name), len(one.shape))) for one in variables.values())
 
 
 def _text(head: bytes, order: str) -> str:
