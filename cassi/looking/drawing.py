@@ -11,7 +11,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Transform
 
-from cassi.looking.color import Limits, band_colors, is_visible, value_label
+from cassi.looking.color import Limits, band_colors, is_visible, shown_range, value_label
 from cassi.looking.metrics import spectral_angles
 from cassi.looking.style import ABOVE, INK, PALETTE, color_bar, inches, note_below, show, spectral_axis
 
@@ -45,11 +45,11 @@ def strip_of(
     *,
     columns: int,
     width: float,
-    limits: Limits,
+    signed: bool = False,
     tinted: bool = False,
     uncertainty: np.ndarray | None = None,
 ) -> Strip:
-    """The chosen bands (C, H, W) on one scale, `width` inches wide; blue to red if the scale includes negative values.
+    """The chosen bands (C, H, W) on one scale, `width` inches wide; blue to red, around zero, where they are `signed`.
 
     `tinted`: each in the color of its light instead of grey. What is `doubtful` by its `uncertainty` (C, H, W) is amber
     instead, or grey.
@@ -58,6 +58,7 @@ def strip_of(
     if tinted and is_visible(centers):
         doubt, note = np.ones(3), note.replace("amber", "grey")
     colors = band_colors(centers, len(values)) if tinted and is_visible(centers) else np.ones((len(values), 3))
+    limits = shown_range(values, "around zero" if signed else "zero")
     shrink = max(1, -(-max(values.shape[1:]) // MAX_TILE))
     down, across = (len(range(0, size, shrink)) for size in values.shape[1:])
     gap = max(1, round(0.03 * across))
@@ -73,11 +74,7 @@ def strip_of(
         if uncertainty is not None:
             sure = ~doubtful(band, uncertainty[index][::shrink, ::shrink])
             color = np.where(sure[..., None], color, doubt)
-        tile = (
-            colormaps["RdBu_r"](share)[..., :3]
-            if limits.low < 0
-            else (share[..., None] * color).astype(np.float32) ** GAMMA
-        )
+        tile = colormaps["RdBu_r"](share)[..., :3] if signed else (share[..., None] * color).astype(np.float32) ** GAMMA
         picture[y : y + down, x : x + across] = tile
         names.append((x - 0.5, y - 0.04 * pixels_per_inch - 0.5, band_name(centers, index)))
     return Strip(picture, picture.shape[0] / pixels_per_inch, names, limits, note if uncertainty is not None else "")

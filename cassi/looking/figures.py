@@ -120,10 +120,7 @@ def bands(
     chosen, width = evenly(len(values), MAX_BANDS), 10.8
     ideal = np.sqrt(1.6 * len(chosen) * values.shape[1] / values.shape[2])  # for a page of about 3:2
     columns = min(len(chosen), int(np.ceil(ideal)))
-    limits = shown_range(values, "zero")
-    strip = strip_of(
-        values, centers, chosen, columns=columns, width=width, limits=limits, tinted=tinted, uncertainty=sigma
-    )
+    strip = strip_of(values, centers, chosen, columns=columns, width=width, tinted=tinted, uncertainty=sigma)
     heading = ", ".join(filter(None, (title, f"{len(chosen)} of {len(values)} bands, all on one scale")))
     figure, ((axes,),) = page(Row((width,), strip.height, left=EDGE, below=2 * LINE), title=heading)
     draw_strip(axes, strip, value_label(unit))
@@ -199,11 +196,8 @@ def summary(data: ReportData, *, caption: str = "", look: Look = USUAL) -> Figur
     aspects = [shape[1] / shape[0] for shape in shapes]
     side = min(4.4, (PAGE - len(shapes) * (EDGE + BAR)) / sum(aspects))
     width, shown = PAGE - BAR - EDGE, evenly(len(values), 8)
-    limits = shown_range(values, "zero")
     columns, tinted = max(len(shown), 6), look.tinted
-    strip = strip_of(
-        values, centers, shown, columns=columns, width=width, limits=limits, tinted=tinted, uncertainty=sigma
-    )
+    strip = strip_of(values, centers, shown, columns=columns, width=width, tinted=tinted, uncertainty=sigma)
     warning = "\n".join(textwrap.fill(problem, 150) for problem in data.problems())
     lines = caption.count("\n") + bool(caption)
     figure, (above, (band_axes,), panels) = page(
@@ -256,8 +250,7 @@ def difference(
     delta = values.astype(np.float64) - other
     peak = max(1.0, float(np.nanmax(other)))
     width, shown = PAGE - EDGE - BAR, evenly(len(values), 6)
-    limits = shown_range(delta, "around zero")
-    strip = strip_of(delta, centers, shown, columns=max(len(shown), 4), width=width, limits=limits)
+    strip = strip_of(delta, centers, shown, columns=max(len(shown), 4), width=width, signed=True)
     wide, side = picture_size(values.shape[1:], 3.6)
     wide = max(wide, 2.5)
     figure, ((left, middle, right), (below,)) = page(
