@@ -136,8 +136,20 @@ def sheared_masks(
     return double_disperser(whole, [round(d) for d in shifts]).mask.numpy()
 
 
+def shifts_and_mask(
+    mask: np.ndarray, image: tuple[int, ...], stored: np.ndarray | None, step: float | None, num_bands: int | None,
+    name: str, notes: list[str],
+) -> tuple[Shifts, np.ndarray]:  # fmt: skip
+    """The shifts on a detector of this size, and the mask, un-sheared if it was stored as displaced there."""
+    if mask.ndim == 3 and mask.shape[-1] == image[-1] and len(mask) > 1:
+        sheared = unshear_mask(mask, stored, step, name, notes)
+        if sheared is not None:
+            return sheared
+    return infer_shifts(image, mask.shape, stored, step, num_bands, notes), mask
+
+
 def unshear_mask(
-    mask: np.ndarray, stored: np.ndarray | None, step: float | None, named_shift: bool, name: str, notes: list[str]
+    mask: np.ndarray, stored: np.ndarray | None, step: float | None, name: str, notes: list[str]
 ) -> tuple[Shifts, np.ndarray] | None:
     """Turn masks stored as displaced on the detector (C, H, W') into shifts and one mask (C, H, W) per band.
 
@@ -150,7 +162,7 @@ def unshear_mask(
     seen = displacements(mask)
     shifts = stored if stored is not None or step is None else np.arange(mask.shape[0]) * float(step)
     if shifts is None:
-        if seen is None and not named_shift:
+        if seen is None and "shift" not in name.lower():
             return None
         if seen is None:
             raise InputError(

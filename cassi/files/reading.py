@@ -12,7 +12,7 @@ from cassi.errors import InputError, Note, one_line
 from cassi.files.atomic import PathLike, file_sha256
 from cassi.files.container import Container, Entry
 from cassi.files.cubes import stack_order
-from cassi.files.layout import Layout, displaced_down, match_layout, sheared_masks, unshear_mask
+from cassi.files.layout import Layout, displaced_down, match_layout, sheared_masks, shifts_and_mask
 from cassi.files.names import (
     BAD_PIXELS,
     MASK,
@@ -29,7 +29,7 @@ from cassi.files.opening import open_container
 from cassi.files.options import MAX_BANDS, Levels, ReadOptions
 from cassi.files.scaling import band_axis, digits, mask_to_float32, plan_counts, read_leading, scale_cube, to_float32
 from cassi.files.wavelength_files import differing, parse_wavelengths
-from cassi.optics.geometry import Shifts, infer_shifts
+from cassi.optics.geometry import Shifts
 from cassi.optics.measurement import Measurement, any_bad
 from cassi.optics.outliers import remove_impulses
 from cassi.optics.wavelengths import check_wavelengths
@@ -281,12 +281,7 @@ def _geometry(
             raise InputError(f"{source.path}: '{entry.name}' must be finite [pixel]")
         if options.num_bands not in (None, stored.size):
             raise InputError(f"{source.path}: 'shifts' holds {stored.size} bands, {options.num_bands} were given")
-    step, num_bands = options.step, options.num_bands
-    if mask.ndim == 3 and mask.shape[-1] == image[1] and mask.shape[0] > 1:
-        sheared = unshear_mask(mask, stored, step, "shift" in mask_entry.name.lower(), mask_entry.name, notes)
-        if sheared is not None:
-            return sheared
-    return infer_shifts(image, mask.shape, stored, step, num_bands, notes), mask
+    return shifts_and_mask(mask, image, stored, options.step, options.num_bands, mask_entry.name, notes)
 
 
 def _wavelengths(

@@ -14,11 +14,10 @@ from cassi.calibration.found_camera import FoundCamera
 from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import Plan
 from cassi.errors import InputError
-from cassi.files.layout import displaced_down, sheared_masks, unshear_mask
+from cassi.files.layout import displaced_down, sheared_masks, shifts_and_mask
 from cassi.files.options import ReadOptions
 from cassi.files.scenes import read_scene
 from cassi.files.wavelength_files import parse_wavelengths
-from cassi.optics.geometry import infer_shifts
 from cassi.optics.measurement import Measurement, as_transmission, check_arrays, for_kernels
 from cassi.optics.outliers import remove_impulses
 from cassi.optics.protocol import Camera
@@ -100,15 +99,10 @@ def _from_arrays(measurement: Array, mask: Array | None, settings: Settings) -> 
     if mask_array.min() < 0 and mask_array.max() <= 0:  # of both signs is a camera, too: the difference of two shots
         raise InputError(f"the mask holds only negative values, down to {mask_array.min():g}; expected 0 to 1")
     stored, step, num_bands = _geometry(settings)
-    sheared = None
-    if mask_array.ndim == 3 and mask_array.shape[1:] == y_array.shape[-2:] and step != 0:
-        if displaced_down(mask_array, "mask"):
-            raise InputError("the bands of the mask are displaced down the columns; transpose mask and measurement")
-        sheared = unshear_mask(mask_array, stored, step, False, "mask", notes)
-    if sheared is None:
-        shifts = infer_shifts(y_array.shape, mask_array.shape, stored, step, num_bands, notes)
-    else:
-        shifts, mask_array = sheared
+    as_wide = mask_array.ndim == 3 and mask_array.shape[1:] == y_array.shape[-2:]
+    if as_wide and step != 0 and displaced_down(mask_array, "mask"):
+        raise InputError("the bands of the mask are displaced down the columns; transpose mask and measurement")
+    shifts, mask_array = shifts_and_mask(mask_array, y_array.shape, stored, step, num_bands, "mask", notes)
     y = np.array(y_array, np.float32, order="C")
     return Measurement(y=y, mask=mask_array, shifts=shifts, unit="as the measurement", notes=tuple(notes))
 
