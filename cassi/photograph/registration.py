@@ -1,7 +1,7 @@
 """Registration of a photograph to a snapshot: the similarity transform that fits a first cube."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -76,7 +76,7 @@ def _search_grid(picture: Tensor, reference: Tensor, nominal: float) -> list[Sim
     """The best candidates of the grid of poses."""
     step = max(1.0, max(reference.shape[-2:]) / COARSE)
     target = _detail(_shrink(reference, step), None)
-    size = (int(target.shape[-2]), int(target.shape[-1]))
+    size = target.shape[-2:]
     padded, reach = (2 * size[0], 2 * size[1]), (size[0] // 4, size[1] // 4)
     spectrum = torch.fft.rfft2(target, s=padded).conj()
     poses = []
@@ -95,18 +95,18 @@ def _search_grid(picture: Tensor, reference: Tensor, nominal: float) -> list[Sim
 def _refine(picture: Tensor, reference: Tensor, pose: Similarity, step: float) -> Similarity:
     """The pose with the best agreement of detail on a grid that is coarser by the factor `step`."""
     target = _detail(_shrink(reference, step), None)
-    size = (int(target.shape[-2]), int(target.shape[-1]))
+    size = target.shape[-2:]
 
     def misfit(at: Similarity) -> Tensor:
         shrunk = Similarity(at.scale * step, at.angle, at.rows / step, at.columns / step)
         return _detail(*shrunk.sample(picture, size)) - target
 
-    return _fit(pose, (int(reference.shape[-2]), int(reference.shape[-1])), misfit)
+    return _fit(pose, reference.shape[-2:], misfit)
 
 
 def _correlation(picture: Tensor, reference: Tensor, pose: Similarity) -> float:
     """Correlation of detail at a pose, mean over the channels; -1 if too little of the scene is seen."""
-    warped, seen = pose.sample(picture, (int(reference.shape[-2]), int(reference.shape[-1])))
+    warped, seen = pose.sample(picture, reference.shape[-2:])
     if float(seen.double().mean()) < MIN_SEEN:
         return NOT_SEEN
     return float((_detail(warped, seen) * _detail(reference, seen)).sum() / len(reference))
@@ -125,7 +125,7 @@ def fit_to_snapshot(
     Returns:
         The pose, and |misfit| / |y|, both weighted.
     """
-    size = (int(cube.shape[-2]), int(cube.shape[-1]))
+    size = cube.shape[-2:]
     picture, predicted = picture.to(cube), torch.einsum("kc,chw->hw", R, cube)[None]
     floor = 0.02 * predicted.mean()
     color = _soft(cube, COLOR_BLUR) / (_soft(predicted, COLOR_BLUR) + floor)
@@ -143,7 +143,7 @@ def fit_to_snapshot(
     return pose, float(misfit(pose).norm() / (y * w).norm().clamp(min=1e-30))
 
 
-def _fit(pose: Similarity, size: tuple[int, int], misfit: Callable[[Similarity], Tensor]) -> Similarity:
+def _fit(pose: Similarity, size: Sequence[int], misfit: Callable[[Similarity], Tensor]) -> Similarity:
     """The pose near this one that minimizes |misfit|^2, by Levenberg-Marquardt with finite differences."""
     unit = np.array([1.0, math.degrees(1.0), max(size) / 2, max(size) / 2]) * 2 / max(size)  # one pixel at the border
 

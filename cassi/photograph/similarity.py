@@ -1,6 +1,7 @@
 """The position of one picture of a scene in another: displaced, rotated, scaled."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -28,7 +29,7 @@ class Similarity:
     rows: float = 0.0
     columns: float = 0.0
 
-    def sample(self, picture: Tensor, size: tuple[int, int], *, spline: bool = False) -> tuple[Tensor, Tensor]:
+    def sample(self, picture: Tensor, size: Sequence[int], *, spline: bool = False) -> tuple[Tensor, Tensor]:
         """The picture (K, h, w) on the grid of the scene (K, H, W), and where it covers the scene: bool (H, W).
 
         Sampled at the centers of pixels, bicubic or by a cubic spline, which is slower and keeps fine detail. A picture

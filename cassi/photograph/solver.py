@@ -156,7 +156,7 @@ def _agrees(placed: _Placed, cube: Tensor) -> bool:
 def _apply_tone_curve(p: Tensor, placed: _Placed, cube: Tensor) -> Tensor:
     """The picture with the tone curve that fits best at its pose; brightest value 1."""
     photograph = placed.photograph
-    s = placed.pose.sample(p, (int(cube.shape[-2]), int(cube.shape[-1])), spline=True)[0]
+    s = placed.pose.sample(p, cube.shape[-2:], spline=True)[0]
     tone = fit_tone_curve(s, photograph.seen, torch.einsum("kc,chw->khw", photograph.R, cube))
     light = tone(p)
     return light / light.max().clamp(min=1e-30)
@@ -174,7 +174,7 @@ def _resample(
     picture: Tensor, clipped: Tensor, pose: Similarity, cube: Tensor, R: Tensor, fixed: bool, doubt: float
 ) -> tuple[Photograph, float]:
     """The picture on the grid of the scene in units of R x, and its `misfit`."""
-    size = (int(cube.shape[-2]), int(cube.shape[-1]))
+    size = cube.shape[-2:]
     whole, seen = pose.sample(1 - clipped, size)
     w = (seen & (whole[0] > 0.99)).to(cube)
     s = pose.sample(picture, size, spline=True)[0].to(cube).clamp(min=0)

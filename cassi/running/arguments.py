@@ -60,12 +60,9 @@ def load(measurement: Array | Measurement | PathLike, mask: Array | PathLike | N
 def _read(path: PathLike, mask: Array | PathLike | None, settings: Settings) -> Measurement:
     if settings.shifts is not None:
         raise InputError("a file brings its shifts along, or is given step and num_bands; leave out shifts")
-    beside = None if mask is None else mask if isinstance(mask, str | os.PathLike) else np.asarray(as_numpy(mask))
-    known = settings.wavelengths
-    text = known if known is None or isinstance(known, str) else np.asarray(as_numpy(known))  # type: ignore[arg-type]
-    step = 0 if settings.camera == "cacti" else settings.step
-    options = ReadOptions(mask=beside, step=step, num_bands=settings.num_bands, wavelengths=text)
-    options = replace(options, sheared=settings.camera == "dd")
+    step, num_bands, wavelengths = settings.step, settings.num_bands, as_numpy(settings.wavelengths)
+    options = ReadOptions(mask=as_numpy(mask), step=step, num_bands=num_bands, wavelengths=wavelengths)
+    options = replace(options, sheared=settings.camera == "dd", step=0 if settings.camera == "cacti" else step)
     return read_scene(path, options=options)
 
 
@@ -124,13 +121,13 @@ def as_wavelengths(given: str | Sequence[float] | Array | None, num_bands: int) 
         return None
     if isinstance(given, str):
         return parse_wavelengths(given, num_bands)
-    return check_wavelengths(np.asarray(as_numpy(given)), num_bands, "wavelengths")  # type: ignore[arg-type]
+    return check_wavelengths(np.asarray(as_numpy(given)), num_bands, "wavelengths")
 
 
-def as_numpy(value: Array | float | None) -> Any:
-    """A tensor or a list as an array in memory; anything else as it is."""
+def as_numpy(value: Any) -> Any:
+    """A tensor, or numbers in any other form, as an array in memory; anything else as it is."""
     if not isinstance(value, Tensor):
-        return np.asarray(value) if isinstance(value, list) else value
+        return np.asarray(value) if isinstance(value, list | tuple | np.ndarray) else value
     value = value.detach().cpu()
     return (value.float() if value.dtype == torch.bfloat16 else value).numpy()  # NumPy has no bfloat16
 
