@@ -56,7 +56,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     one.add_argument("--figure", type=Path, metavar="FILE.png", help="draw it")
     words = "a GPU against the CPU: speed, profiles and tests, within six minutes"
     one = commands.add_parser("gpu", help=words)
-    one.set_defaults(device="cuda")
+    words = "cpu shows that everything runs (default: %(default)s)"
+    one.add_argument("--device", choices=["cpu", "cuda"], default="cuda", help=words)
+    one.add_argument("--size", type=int, default=256, help="of the scene [pixel] (default: %(default)s)")
+    one.add_argument("--bands", type=int, default=28, help="of the camera (default: %(default)s)")
+    words = "after which nothing more is measured [s] (default: %(default)s)"
+    one.add_argument("--budget", type=float, default=340.0, help=words)
     one.add_argument("--no-tests", action="store_false", dest="tests", help="without its tests")
     return parser.parse_args(argv)
 

@@ -2,6 +2,8 @@
 
 import os
 import re
+import time
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -114,16 +116,42 @@ def test_the_tables_of_a_gpu_are_made(hurried, monkeypatch):
     Of short runs and a small network: what is slow is the profile of many operations.
     """
     short = partial(reconstruct, num_iters=5)
-    monkeypatch.setattr(on_gpu, "reconstruct", lambda *y, **how: (reconstruct if "plan" in how else short)(*y, **how))
+    monkeypatch.setattr(
+        on_gpu,
+        "reconstruct",
+        lambda *y, plan=None, **how: reconstruct(*y, plan=plan, **how) if plan else short(*y, **how),
+    )
     monkeypatch.setattr(on_gpu, "Size", lambda stages, light: learned.Size(stages=1, light=light))
-    text = gpu(torch.device("cpu"), side=16, bands=4, seconds=0.01, tests=False)
-    assert text.startswith("the CPU; not measured on a GPU")
-    rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
-    assert rows[0] == "16 x 16 x 4" and rows[1:4] == ["forward", "adjoint", "pseudo-inverse"]
-    frames = ["frames", "a frame", "a frame with a plan", "16 frames with a plan, each"]
-    assert rows[-8:] == ["default", *frames, "a training step", "as a CUDA graph", "eager"] and len(rows) >= 15
-    assert "Cubes of a stack and of its frames alone differ by 0.0e+00" in text  # on a CPU one after the other
+    monkeypatch.setattr(on_gpu, "TOGETHER", 4)
+    said = list[str]()
+    text = gpu(CPU, size=16, bands=4, seconds=0.01, tests=False, report=said.append)
+    assert text == "\n".join(said) and text.startswith("the CPU; not measured on a GPU")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said if line.startswith("| ")]
+    names = [name for name, *_ in rows]
+    assert names[1:4] == ["a frame", "a frame with a plan", "4 frames with a plan, each"]
+    assert names[4:7] == ["8 files with a plan, each, read and written", "41 x 45", "step"] and len(rows) == 20
+    assert all(float(value) >= 0 for _, *values in rows for value in values if value[:1].isdigit())
+    assert "failed" not in text and "out of time" not in text
+    assert "Largest difference between cubes of a stack and of its frames alone: 0.0e+00." in text
     assert text.count("Self CPU time total") == 2
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_when_the_time_is_up_rows_say_so(monkeypatch):
+    """The one that is measured is given up, whatever it catches; nothing is begun after it."""
+    clock = on_gpu.Clock(time.monotonic() + 0.05, [].append)
+
+    def endless() -> str:
+        while True:
+            with suppress(Exception):
+                time.sleep(0.01)
+
+    for measure in (lambda: "3 | 4", lambda: str(1 / 0), endless, lambda: "never"):
+        clock.row("a", measure)
+    out = "| a | not measured, out of time |"
+    assert clock.lines == ["| a | 3 | 4 |", "| a | failed, ZeroDivisionError: division by zero |", out, out]
+    text = gpu(CPU, size=16, bands=4, budget=0, report=lambda line: None)
+    assert text.count("not measured, out of time") == 21
 
 
 def test_frames_a_minute_of_workers_are_counted_and_drawn(tmp_path):

@@ -1,12 +1,20 @@
-"""A GPU in under six minutes: its speed against the CPU, with CUDA graphs and without, profiles, and its tests."""
+"""A GPU in under six minutes: its speed against the CPU, with CUDA graphs and without, profiles, and its tests.
+
+What counts most comes first. When the time is up the row that is being measured is given up, and it and all that
+follow say so.
+"""
 
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import nullcontext
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,13 +28,19 @@ from training.examples import draw_examples
 from training.looks import Looks, add_gradient
 from training.scenes import Pictures, Scenes
 
+from benchmarks.throughput import frames_a_minute, make_frames
 from benchmarks.timing import time_in_turns
 from cassi import reconstruct
+from cassi.calibration.found_camera import find_camera
+from cassi.errors import one_line
 from cassi.kernels.graphs import Repeated
+from cassi.optics.imprint import imprint_on
+from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.learned import LearnedPrior, Size, shipped_prior
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
 from cassi.priors.spectral_basis import coefficient_weights, smooth_basis
+from cassi.running.many import find_frames, reconstruct_many
 from cassi.running.pipeline import TOGETHER
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
@@ -36,177 +50,274 @@ from cassi.solvers.unrolled import Steps, unrolled
 TESTS = Path(__file__).parents[2] / "tests"
 COMPONENTS, SPAN = 10, 16  # spectra of the scene; iterations that are timed together
 ROWS = 15  # of a profile
-MAX_SECONDS = 200  # that the tests may take [s]
+LARGE = 660 / 256, 714 / 256  # sides of a large frame, in those of the usual one
+CPU = torch.device("cpu")
 
 
-def gpu(device: torch.device, *, side: int = 256, bands: int = 28, seconds: float = 4.0, tests: bool = True) -> str:
-    """Speed, frames alone and together, two profiles and tests as Markdown.
+class OutOfTimeError(BaseException):
+    """The time is up; nothing that is measured takes it for an error of its own."""
+
+
+@dataclass
+class Clock:
+    """What is measured within a time, and reported as it is found.
+
+    Attributes:
+        end: by `time.monotonic`.
+        report: called with each line.
+    """
+
+    end: float
+    report: Callable[[str], None]
+    lines: list[str] = field(default_factory=list)
+
+    def say(self, *lines: str) -> None:
+        for line in lines:
+            self.lines.append(line)
+            self.report(line)
+
+    def row(self, name: str, measure: Callable[[], str], cell: str = "| {} | {} |") -> None:
+        """A line with what is measured."""
+        try:
+            with self.running():
+                found = measure()
+        except OutOfTimeError:
+            found = "not measured, out of time"
+        except Exception as error:  # the others are wanted all the same
+            found = f"failed, {type(error).__name__}: {one_line(error)}"
+        self.say(cell.format(name, found))
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Within it OutOfTimeError is raised when the time is up, on Linux in the middle of what is running."""
+        if (left := self.end - time.monotonic()) <= 0:
+            raise OutOfTimeError
+        before = signal.signal(signal.SIGALRM, _ring)
+        signal.setitimer(signal.ITIMER_REAL, left)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+
+def _ring(*_: object) -> None:
+    raise OutOfTimeError
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def gpu(
+    device: torch.device,
+    *,
+    size: int = 256,
+    bands: int = 28,
+    seconds: float = 1.0,
+    budget: float = 340.0,
+    tests: bool = True,
+    report: Callable[[str], None] = _tell,
+) -> str:
+    """Frames alone and together, steps on the device and the CPU, two profiles and tests as Markdown.
 
     Args:
         device: a GPU, which is compared with the CPU; the CPU itself only shows that all of this runs.
-        side, bands: of the scene.
-        seconds: of each timing, the whole default apart.
+        size, bands: of the scene.
+        seconds: of each timing, or three calls where that takes longer.
+        budget: seconds of all of it.
         tests: whether the tests on CUDA are run.
+        report: called with each line; by default it is printed beside the output.
     """
+    clock = Clock(time.monotonic() + budget, report)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU; not measured on a GPU"
     versions = f"torch {torch.__version__}, CUDA {torch.version.cuda}, {torch.get_num_threads()} threads of the CPU"
-    mask, y, x = _snapshot(side, bands)
+    clock.say(f"{name}; {versions}; float32; {size} x {size} x {bands}.")
     options = {"num_bands": bands, "step": 2, "camera": "as-given"}
-
-    def default(on: torch.device) -> object:
-        return reconstruct(y, mask, device=on, **options)
-
-    parts = [f"{name}; {versions}; float32."]
-    parts.append(_speed(device, mask, y, x, default, seconds))
-    parts.append(_frames(device, mask, y, x, options, seconds))
-    parts.append(_profile("The default", partial(default, device), device))
-    size = (80, 160) if side > 160 else (16, 24)
-    graph, eager = _training_step(device, size)
-    parts.append(_training_speed(graph, eager, device, seconds))
-    parts.append(_profile("A training step", graph, device))
-    if tests:  # last, as they may take long
-        parts.append(_tests())
-    return "\n\n".join(parts)
+    scene = _snapshot(size, size, bands)
+    _frames(clock, device, scene, options, seconds)
+    _steps(clock, device, scene, options, seconds)
+    mask, y, _ = scene
+    _profile(clock, "The default", lambda: partial(reconstruct, y, mask, device=device, **options), device)
+    _training(clock, device, (80, 160) if size > 160 else (16, 24), seconds)
+    if tests:
+        clock.row("`pytest -k 'cuda or device'`", _tests, "\n{}: {}")
+    return "\n".join(clock.lines)
 
 
-def _snapshot(side: int, bands: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+Scene = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def _snapshot(height: int, width: int, bands: int) -> Scene:
     """Mask, snapshot, and cube of a painted scene."""
     generator = torch.Generator().manual_seed(0)
     wavelengths = torch.linspace(450, 650, bands, dtype=torch.float64)
-    x = procedural_scene(side, side, wavelengths, generator=generator).float()
-    mask = random_mask(side, side, generator=generator).float()
+    x = procedural_scene(height, width, wavelengths, generator=generator).float()
+    mask = random_mask(height, width, generator=generator).float()
     return mask, CASSI.from_step(mask, 2, bands).forward(x), x
 
 
-def _tests() -> str:
-    """The tests that compute on CUDA where there is a device, in one sentence; of failures what they say."""
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-k", "cuda or device", TESTS]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=MAX_SECONDS)
-    except subprocess.TimeoutExpired:
-        return f"The tests on CUDA take longer than {MAX_SECONDS} s and were stopped."
-    if done.returncode:
-        return f"The tests on CUDA fail: the times above may be those of wrong results.\n\n{done.stdout[-4000:]}"
-    last = re.sub(r" in .*", "", done.stdout.strip().splitlines()[-1])
-    return f"`pytest -k 'cuda or device'`: {last}."
+def _timed(call: Callable[[], object], device: torch.device, seconds: float) -> float:
+    """Milliseconds, of a call that compiles nothing."""
+    call()
+    return 1e3 * time_in_turns({"": call}, device=device, seconds=seconds)[""]
 
 
-def _steps(mask: torch.Tensor, y: torch.Tensor, x: torch.Tensor, on: torch.device) -> dict[str, Callable[[], object]]:
-    """What a run is made of, by name, on a device."""
-    A, y, x = CASSI.from_step(mask, 2, len(x)).to(on), y.to(on), x.to(on)
-    basis = smooth_basis(len(x), min(COMPONENTS, len(x))).to(x)
-    _, state = subspace_tv(A, y, basis, num_iters=SPAN)
-    sigma = 0.5 * coefficient_weights(len(basis)).float() * float(x.mean())
-    denoise = NonlocalDenoiser(sigma)
-    denoise(state.z.clone(), 0)
-    steps: dict[str, Callable[[], object]] = {
-        "forward": partial(A.forward, x),
-        "adjoint": partial(A.adjoint, y),
-        "pseudo-inverse": partial(A.pinv, y),
-        f"total variation, {SPAN} iterations": partial(subspace_tv, A, y, basis, num_iters=SPAN, state=state),
-        "non-local, with its matching": lambda: NonlocalDenoiser(sigma)(state.z.clone(), 0),
-        "non-local, kept filters": lambda: denoise(state.z.clone(), 1),
-    }
-    prior = shipped_prior().on(on)
-    B = smooth_basis(len(x), prior.size.components).to(x)
-    start, variance = torch.einsum("kc,chw->khw", B, x), torch.full_like(y, 1e-4)
-    given = Steps.of(A, B, prior).repeated()
-
-    def network() -> None:
-        with torch.no_grad():
-            unrolled(A, y, B, prior, start, variance=variance, level=float(x.mean()), steps=given)
-
-    steps["network"] = network
-    return steps
-
-
-def _speed(
-    device: torch.device,
-    mask: torch.Tensor,
-    y: torch.Tensor,
-    x: torch.Tensor,
-    default: Callable[[torch.device], object],
-    seconds: float,
-) -> str:
-    """Milliseconds of each step on the device and on the CPU."""
-    cpu = torch.device("cpu")
-    here, there = _steps(mask, y, x, device), _steps(mask, y, x, cpu)
-    here["default"], there["default"] = partial(default, device), partial(default, cpu)
-    size = " x ".join(str(n) for n in (*x.shape[1:], len(x)))
-    lines = [f"| {size} | GPU, ms | CPU, ms | CPU / GPU |", "|---|---|---|---|"]
-    for name, step in here.items():
-        times = {
-            "GPU": time_in_turns({name: step}, device=device, seconds=seconds)[name],
-            "CPU": time_in_turns({name: there[name]}, device=cpu, seconds=seconds / 4)[name],
-        }
-        ratio = times["CPU"] / times["GPU"]
-        lines.append(f"| {name} | {1e3 * times['GPU']:.3g} | {1e3 * times['CPU']:.3g} | {ratio:.3g} |")
-    return "\n".join(lines)
-
-
-def _frames(
-    device: torch.device, mask: torch.Tensor, y: torch.Tensor, x: torch.Tensor, options: dict[str, Any], seconds: float
-) -> str:
-    """Milliseconds a frame with CUDA graphs and without, alone and of a stack; and how far their cubes are apart."""
+def _frames(clock: Clock, device: torch.device, scene: Scene, options: dict[str, Any], seconds: float) -> None:
+    """Milliseconds a frame with CUDA graphs and without, alone and of a stack, and how far their cubes are apart; of a
+    folder, with reading and writing; and of a large frame."""
+    mask, y, x = scene
     A = CASSI.from_step(mask, options["step"], len(x))
     stack = torch.stack([A.forward(x.roll(k, -1)) for k in range(TOGETHER)])
-    plan = reconstruct(y, mask, device=device, **options).plan
-    ways = {
-        "a frame": (y, None),
-        "a frame with a plan": (y, plan),
-        f"{TOGETHER} frames with a plan, each": (stack, plan),
+    plans: list[Any] = []
+
+    def plan() -> Any:
+        if not plans:
+            plans.append(reconstruct(y, mask, device=device, **options).plan)
+        return plans[0]
+
+    def both(frames: torch.Tensor, *, planned: bool) -> str:
+        more = {**options, "device": device, "plan": plan() if planned else None}
+        count, times, cubes = len(frames) if frames.ndim > y.ndim else 1, [], []
+        for graphs in (True, False):
+            eager = patch.object(Repeated, "__call__", lambda self, *given: list(self.f(*given)))
+            with nullcontext() if graphs else eager:
+                times.append(_timed(lambda: reconstruct(frames, mask, **more), device, seconds) / count)
+                cubes.append(reconstruct(frames, mask, **more).cube)
+        apart = float((cubes[0] - cubes[1]).abs().max() / cubes[1].max())
+        return f"{times[0]:.3g} | {times[1]:.3g} | {apart:.1e}"
+
+    def folder() -> str:
+        with tempfile.TemporaryDirectory() as root:
+            make_frames(Path(root, "in"), 2 * TOGETHER, len(mask), len(x))
+            solve = partial(reconstruct, camera="as-given", plan=plan(), device=device)
+            done = reconstruct_many(find_frames(Path(root, "in")), Path(root, "out"), solve=solve)
+            if done.failed:
+                raise RuntimeError(str(done.failed))
+            return f"{6e4 / frames_a_minute(Path(root, 'out')):.3g} | |"
+
+    def large() -> str:
+        mask, y, _ = _snapshot(*(round(len(scene[0]) * share) for share in LARGE), len(x))
+        return f"{_timed(lambda: reconstruct(y, mask, device=device, **options), device, seconds):.3g} | |"
+
+    def alone() -> str:
+        more = {**options, "device": device, "plan": plan()}
+        together = reconstruct(stack, mask, **more).cube[:2]
+        apart = torch.stack([reconstruct(one, mask, **more).cube for one in stack[:2]]) - together
+        return f"{float(apart.abs().max() / together.max()):.1e}"
+
+    clock.say("", "| frames | ms | without CUDA graphs, ms | difference of the cubes |", "|---|---|---|---|")
+    clock.row("a frame", partial(both, y, planned=False))
+    clock.row("a frame with a plan", partial(both, y, planned=True))
+    clock.row(f"{TOGETHER} frames with a plan, each", partial(both, stack, planned=True))
+    clock.row(f"{2 * TOGETHER} files with a plan, each, read and written", folder)
+    clock.row(" x ".join(str(round(len(mask) * share)) for share in LARGE), large)
+    clock.row("Largest difference between cubes of a stack and of its frames alone", alone, "\n{}: {}.")
+
+
+def _steps(clock: Clock, device: torch.device, scene: Scene, options: dict[str, Any], seconds: float) -> None:
+    """Milliseconds of what a run is made of, on the device and on the CPU."""
+    mask, y, x = scene
+    m = Measurement(y.numpy(), mask.numpy(), CASSI.from_step(mask, 2, len(x)).shifts)
+
+    def solver(on: torch.device) -> tuple[CASSI, torch.Tensor, torch.Tensor, Any]:
+        A, b = CASSI.from_step(mask, 2, len(x)).to(on), y.to(on)
+        basis = smooth_basis(len(x), min(COMPONENTS, len(x))).to(b)
+        return A, b, basis, subspace_tv(A, b, basis, num_iters=SPAN)[1]
+
+    def variation(on: torch.device) -> Callable[[], object]:
+        A, b, basis, state = solver(on)
+        return partial(subspace_tv, A, b, basis, num_iters=SPAN, state=state)
+
+    def non_local(on: torch.device, *, kept: bool) -> Callable[[], object]:
+        _, _, basis, state = solver(on)
+        sigma = 0.5 * coefficient_weights(len(basis)).float() * float(x.mean())
+        denoise = NonlocalDenoiser(sigma)
+        denoise(state.z.clone(), 0)
+        return lambda: denoise(state.z.clone(), 1) if kept else NonlocalDenoiser(sigma)(state.z.clone(), 0)
+
+    def network(on: torch.device) -> Callable[[], object]:
+        A, prior = CASSI.from_step(mask, 2, len(x)).to(on), shipped_prior().on(on)
+        B = smooth_basis(len(x), prior.size.components).to(x).to(on)
+        start, variance = torch.einsum("kc,chw->khw", B, x.to(on)), torch.full_like(y, 1e-4).to(on)
+        steps = Steps.of(A, B, prior).repeated()
+        level = float(x.mean())
+        return torch.no_grad()(
+            lambda: unrolled(A, y.to(on), B, prior, start, variance=variance, level=level, steps=steps)
+        )
+
+    def of_camera(name: str, on: torch.device) -> Callable[[], object]:
+        A = CASSI.from_step(mask, 2, len(x)).to(on)
+        return partial(getattr(A, name), (x if name == "forward" else y).to(on))
+
+    steps: dict[str, Callable[[torch.device], Callable[[], object]]] = {
+        "default": lambda on: partial(reconstruct, y, mask, device=on, **options),
+        "search for the camera": lambda on: partial(find_camera, m, device=on),
+        "imprint of the mask": lambda on: partial(imprint_on, x.to(on), CASSI.from_step(mask, 2, len(x)).to(on)),
+        f"total variation, {SPAN} iterations": variation,
+        "non-local, with its matching": partial(non_local, kept=False),
+        "non-local, kept filters": partial(non_local, kept=True),
+        "network": network,
+        "forward": partial(of_camera, "forward"),
+        "adjoint": partial(of_camera, "adjoint"),
+        "pseudo-inverse": partial(of_camera, "pinv"),
     }
 
-    def solve(name: str) -> torch.Tensor:
-        frames, plan = ways[name]
-        return reconstruct(frames, mask, device=device, plan=plan, **options).cube
+    def ratio(step: Callable[[torch.device], Callable[[], object]]) -> str:
+        here, there = _timed(step(device), device, seconds), _timed(step(CPU), CPU, seconds / 4)
+        return f"{here:.3g} | {there:.3g} | {there / here:.3g}"
 
-    times, cubes = [], []
-    for graphs in (True, False):
-        with nullcontext() if graphs else patch.object(Repeated, "__call__", lambda self, *given: list(self.f(*given))):
-            times.append(time_in_turns({name: partial(solve, name) for name in ways}, device=device, seconds=seconds))
-            cubes.append([solve(name) for name in ways])
-    lines = ["| frames | with CUDA graphs, ms | without, ms | difference of the cubes |", "|---|---|---|---|"]
-    for name, one, other in zip(ways, *cubes, strict=True):
-        count = len(one) if one.ndim > x.ndim else 1
-        each = [f"{1e3 * some[name] / count:.3g}" for some in times]
-        lines.append(f"| {name} | {each[0]} | {each[1]} | {float((one - other).abs().max() / other.max()):.1e} |")
-    alone = torch.stack([reconstruct(one, mask, device=device, plan=plan, **options).cube for one in stack[:2]])
-    apart = float((cubes[0][-1][:2] - alone).abs().max() / alone.max())
-    return (
-        "\n".join(lines) + f"\n\nCubes of a stack and of its frames alone differ by {apart:.1e} of the largest value."
-    )
+    clock.say("", "| step | GPU, ms | CPU, ms | CPU / GPU |", "|---|---|---|---|")
+    for name, step in steps.items():
+        clock.row(name, partial(ratio, step))
 
 
-def _training_step(device: torch.device, size: tuple[int, int]) -> tuple[Callable[[], object], Callable[[], object]]:
-    """Start, loss and gradient of a new network for sixteen scenes through one camera: as a CUDA graph, and eager."""
-    cube = (255 * _snapshot(max(size), 31)[2].clamp(0, 1).sqrt()).byte().numpy()
-    painted, spectra = Pictures([cube], device), torch.ones(1, 31, device=device)
-    scenes = Scenes(Pictures([cube[::12]], device), spectra, spectra, painted)
-    prior = LearnedPrior(Size(stages=6, light=1)).to(device).train()
-    e = draw_examples(Chance(0, device), scenes, AnyCamera([]), 16, size, prior.size.components)
-    looks = Looks(prior, 1.0, 40)
-    return lambda: looks(e), lambda: add_gradient(prior, e.camera, e, 1.0, looks.start_iters)
+def _training(clock: Clock, device: torch.device, size: tuple[int, int], seconds: float) -> None:
+    """Milliseconds of a step, start, loss and gradient of a new network for sixteen scenes through one camera: as a
+    CUDA graph, and eager; and its profile."""
+    ways: list[Callable[[], object]] = []
+
+    def step(k: int) -> Callable[[], object]:
+        if not ways:
+            cube = (255 * _snapshot(max(size), max(size), 31)[2].clamp(0, 1).sqrt()).byte().numpy()
+            painted, spectra = Pictures([cube], device), torch.ones(1, 31, device=device)
+            scenes = Scenes(Pictures([cube[::12]], device), spectra, spectra, painted)
+            prior = LearnedPrior(Size(stages=6, light=1)).to(device).train()
+            e = draw_examples(Chance(0, device), scenes, AnyCamera([]), 16, size, prior.size.components)
+            looks = Looks(prior, 1.0, 40)
+            ways.extend([lambda: looks(e), lambda: add_gradient(prior, e.camera, e, 1.0, looks.start_iters)])
+        return ways[k]
+
+    clock.say("", "| a training step | ms |", "|---|---|")
+    for k, name in enumerate(("as a CUDA graph", "eager")):
+        clock.row(name, lambda k=k: f"{_timed(step(k), device, seconds):.3g}")  # type: ignore[misc]
+    _profile(clock, "A training step", lambda: step(0), device)
 
 
-def _training_speed(
-    graph: Callable[[], object], eager: Callable[[], object], device: torch.device, seconds: float
-) -> str:
-    """Milliseconds of a training step in both ways."""
-    times = time_in_turns({"as a CUDA graph": graph, "eager": eager}, device=device, seconds=seconds)
-    rows = [f"| {name} | {1e3 * value:.3g} |" for name, value in times.items()]
-    return "\n".join(["| a training step | ms |", "|---|---|", *rows])
-
-
-def _profile(title: str, call: Callable[[], object], device: torch.device) -> str:
+def _profile(clock: Clock, title: str, make: Callable[[], Callable[[], object]], device: torch.device) -> None:
     """The operations that take the most time of a call, after one that is not counted."""
     on_gpu = device.type == "cuda"
-    call()
-    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as record:
+
+    def table() -> str:
+        call = make()
         call()
-        if on_gpu:
-            torch.cuda.synchronize(device)
-    table = record.key_averages().table(
-        sort_by=f"self_{device.type}_time_total", row_limit=ROWS, max_name_column_width=48
-    )
-    return f"{title}, by torch.profiler:\n\n```text\n{table.strip()}\n```"
+        with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as record:
+            call()
+            if on_gpu:
+                torch.cuda.synchronize(device)
+        return (
+            record.key_averages()
+            .table(sort_by=f"self_{device.type}_time_total", row_limit=ROWS, max_name_column_width=48)
+            .strip()
+        )
+
+    clock.row(title, table, "\n{}, by torch.profiler:\n\n```text\n{}\n```")
+
+
+def _tests() -> str:
+    """The tests that compute on CUDA where there is a device, in a few words; of failures what they say."""
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-k", "cuda or device", TESTS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return f"failed: the times above may be those of wrong results.\n\n{done.stdout[-4000:]}"
+    return re.sub(r" in .*", "", done.stdout.strip().splitlines()[-1])
