@@ -1,11 +1,9 @@
 """A reconstruction with its plan, and the evidence for it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor
 
@@ -96,7 +94,7 @@ class Outcome:
     stage_starts: tuple[tuple[int, str], ...] = ()
     doubt: str = ""
 
-    def scaled(self, factor: float) -> Outcome:
+    def scaled(self, factor: float) -> Self:
         """The outcome for a snapshot and cube multiplied by `factor`."""
         return replace(
             self,

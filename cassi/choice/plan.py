@@ -1,11 +1,9 @@
 """The plan of a reconstruction: the choices of the default solver as plain values."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -65,7 +63,7 @@ class Plan:
                 "result with as many bands, or none"
             )
 
-    def scaled(self, factor: float) -> Plan:
+    def scaled(self, factor: float) -> Self:
         """The same plan for measurements multiplied by `factor`."""
         return replace(self, noise=self.noise.scaled(factor))
 
@@ -80,8 +78,8 @@ class Plan:
             "axis": list(self.axis) if isinstance(self.axis, tuple) else self.axis,
         }
 
-    @staticmethod
-    def from_dict(values: Mapping[str, Any]) -> Plan:
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The plan of `as_dict`; its network is the one that comes with the program.
 
         Raises:
@@ -98,6 +96,6 @@ class Plan:
                 raise ValueError("numbers out of range, no stages, or not as many bands as vectors have")
             prior = shipped_prior() if any(stage.needs_network for stage in stages) else None
             model = NoiseModel(alpha, beta, str(noise["source"]))
-            return Plan(str(values["basis"]), vectors, model, level, stages, prior, axis)
+            return cls(str(values["basis"]), vectors, model, level, stages, prior, axis)
         except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
             raise InputError(f"no plan of this version of the program ({error!r}); reconstruct again") from error

@@ -31,16 +31,11 @@ def read_cube(path: PathLike, *, key: str | None = None) -> tuple[np.ndarray, np
     """
     container = open_container(Path(path))
     entry, _ = pick(container, TRUTH, "cube", key)
-    wavelengths_entry = find(container, WAVELENGTHS)
-    wavelengths = None
-    if wavelengths_entry is not None and wavelengths_entry is not entry:
-        wavelengths = np.asarray(container.read(wavelengths_entry), dtype=np.float64).reshape(-1)
-    values, axis = container.read(entry), None
+    found = find(container, WAVELENGTHS)
+    wavelengths = None if found is None or found is entry else np.ravel(container.read(found))
+    values = container.read(entry)
     if values.ndim == 3:
-        if wavelengths is not None:
-            axis = band_axis(container, entry, num_bands=wavelengths.size)
-        axis = band_axis(container, entry) if axis is None else axis
-        values = np.moveaxis(values, 0 if axis is None else axis, 0)
+        values = _bands_first(container, entry, values, None if wavelengths is None else wavelengths.size)
     elif values.ndim == 2:  # one band, its axis dropped
         values = values[None]
     elif values.ndim == 4:
@@ -49,9 +44,16 @@ def read_cube(path: PathLike, *, key: str | None = None) -> tuple[np.ndarray, np
         raise InputError(f"{path}: '{entry.name}' has shape {values.shape}, expected (C, H, W) or (N, C, H, W)")
     values = values if entry.packed is None else values.astype(entry.packed)
     cube = scale_cube(values, f"{path}: '{entry.name}'")[0]
-    if wavelengths is None:
+    if found is None or wavelengths is None:
         return cube, None
-    return cube, check_wavelengths(wavelengths, cube.shape[-3], f"{path}: '{wavelengths_entry.name}'")  # type: ignore[union-attr]
+    return cube, check_wavelengths(wavelengths, cube.shape[-3], f"{path}: '{found.name}'")
+
+
+def _bands_first(container: Container, entry: Entry, values: np.ndarray, count: int | None) -> np.ndarray:
+    """A 3-D array with the axis of its bands in front: of this length, or the likeliest."""
+    axis = band_axis(container, entry, num_bands=count)
+    axis = band_axis(container, entry) if axis is None else axis
+    return np.moveaxis(values, axis or 0, 0)
 
 
 def stack_order(container: Container, entry: Entry) -> tuple[int, ...]:
@@ -76,7 +78,5 @@ def read_mask(path: PathLike, *, key: str | None = None, count: int | None = Non
     entry, _ = pick(container, MASK, "mask", key)
     values = container.read(entry)
     if values.ndim == 3:
-        axis = band_axis(container, entry, num_bands=count)
-        axis = band_axis(container, entry) if axis is None else axis
-        values = np.moveaxis(values, axis or 0, 0)
+        values = _bands_first(container, entry, values, count)
     return mask_to_float32(values, f"{path}: '{entry.name}'")[0]

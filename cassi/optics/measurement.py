@@ -1,11 +1,9 @@
 """The data of a camera: one snapshot, several shots of one scene, or a stack of either, with mask and noise."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 
@@ -111,7 +109,7 @@ class Measurement:
         return self.y.shape[0] if self.y.ndim > (2 if self.shots is None else 3) else 1
 
     @property
-    def each_shot(self) -> tuple[Measurement, ...]:
+    def each_shot(self) -> tuple[Self, ...]:
         """The K shots as separate measurements; (self,) if there is only one."""
         if self.shots is None:
             return (self,)

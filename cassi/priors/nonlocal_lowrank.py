@@ -11,8 +11,6 @@ so that no threshold has to be chosen. Groups of similar patches as low-rank mat
 (2013); Gu et al., CVPR 2014.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 
@@ -87,18 +85,15 @@ class NonlocalDenoiser:
         stacks = z.reshape(-1, *z.shape[-3:])
         with torch.no_grad():
             if len(self._filters) != len(stacks):
-                self._sigma = self._sigma.to(z)
-                self._filters = [self._make_filters(stack) for stack in stacks]
+                if z.is_cpu and not bool(z.isfinite().all()):  # on a GPU `_decompose` checks, at its transfer
+                    raise FloatingPointError(_NOT_FINITE)
+                level = self._sigma.to(z).expand(z.shape[-3]).contiguous().view(-1, 1, 1)
+                matches = (_match(_features(stack / level, self._patch), self._stride) for stack in stacks)
+                pairs = zip(stacks, matches, strict=True)
+                self._filters = [GroupFilters(stack, level, groups, self._patch) for stack, groups in pairs]
             for stack, filters in zip(stacks, self._filters, strict=True):
                 filters.apply_(stack)
         return z if z.is_contiguous() else stacks.view_as(z)
-
-    def _make_filters(self, z: Tensor) -> GroupFilters:
-        # on a GPU `_decompose` checks, at its transfer
-        if z.is_cpu and not bool(z.isfinite().all()):
-            raise FloatingPointError(_NOT_FINITE)
-        level = self._sigma.expand(len(z)).contiguous().view(-1, 1, 1)
-        return GroupFilters(z, level, _match(_features(z / level, self._patch), self._stride), self._patch)
 
 
 class GroupFilters:
