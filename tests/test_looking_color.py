@@ -67,42 +67,27 @@ def test_single_bands_have_the_hue_of_their_wavelength():
         assert low <= (hue(color_of(spectrum, BANDS)) + 90) % 360 - 90 <= high, wavelength
 
 
-def test_order_of_bands_does_not_matter():
-    rng = np.random.default_rng(0)
-    cube = rng.random((28, 6, 5)).astype(np.float32)
-    shuffled = rng.permutation(28)
-    expected = cube_to_srgb(cube, BANDS)
-    np.testing.assert_allclose(cube_to_srgb(cube[shuffled], BANDS[shuffled]), expected, atol=1e-6)
-    np.testing.assert_allclose(cube_to_srgb(torch.from_numpy(cube), torch.from_numpy(BANDS)), expected)
-
-
 def test_gamut_keeps_hue_and_never_leaves_the_unit_cube():
     cube = np.random.default_rng(1).normal(0.3, 1.0, (28, 40, 40))
     cube[:, 0, 0] = np.nan
     picture = cube_to_srgb(cube, BANDS)
     assert picture.shape == (40, 40, 3) and picture.dtype == np.float32
-    assert np.isfinite(picture).all() and picture.min() >= 0 and picture.max() <= 1
-    assert not picture[0, 0].any()
+    assert np.isfinite(picture).all() and picture.min() >= 0 and picture.max() <= 1 and not picture[0, 0].any()
     orange = 1 / (1 + np.exp(-(BANDS - 575) / 5))
     moderate, bright = (color_of(scale * orange, BANDS, white=1.0) for scale in (0.3, 1.3))
     assert hue(bright) == pytest.approx(hue(moderate), abs=12)
 
 
-def test_automatic_white_ignores_scale():
-    cube = np.random.default_rng(2).random((28, 20, 20))
-    np.testing.assert_allclose(cube_to_srgb(4095 * cube, BANDS), cube_to_srgb(cube, BANDS), atol=1e-5)
+def test_order_of_bands_and_scale_do_not_matter_and_unknown_wavelengths_give_the_documented_false_color():
+    rng = np.random.default_rng(0)
+    cube, shuffled = rng.random((28, 6, 5)).astype(np.float32), rng.permutation(28)
+    expected = cube_to_srgb(cube, BANDS)
+    np.testing.assert_allclose(cube_to_srgb(cube[shuffled], BANDS[shuffled]), expected, atol=1e-6)
+    np.testing.assert_allclose(cube_to_srgb(torch.from_numpy(cube), torch.from_numpy(BANDS)), expected)
+    np.testing.assert_allclose(cube_to_srgb(4095 * cube, BANDS), expected, atol=1e-5)
+    for unseen in (None, BANDS + 500):
+        np.testing.assert_array_equal(cube_to_srgb(cube, unseen), expected)
     assert not cube_to_srgb(0 * cube, BANDS).any()
     assert cube_to_srgb(np.zeros((28, 0, 4)), BANDS).shape == (0, 4, 3)
-
-
-def test_unknown_wavelengths_give_the_documented_false_color():
-    cube = np.random.default_rng(3).random((28, 4, 4))
-    for unseen in (None, BANDS + 500):
-        np.testing.assert_array_equal(cube_to_srgb(cube, unseen), cube_to_srgb(cube, BANDS))
-
-
-def test_bad_input():
-    cube = np.zeros((28, 4, 4))
-    refused(cube_to_srgb, cube[0], BANDS, error=ValueError)
-    refused(cube_to_srgb, cube, BANDS[:5], error=ValueError)
-    refused(cube_to_srgb, cube, np.full(28, 500.0), error=ValueError)
+    for wrong, nm in ((cube[0], BANDS), (cube, BANDS[:5]), (cube, np.full(28, 500.0))):
+        refused(cube_to_srgb, wrong, nm, error=ValueError)

@@ -81,19 +81,16 @@ SAME_WITHOUT_WAVELENGTHS = {"convergence", "warning", "residual", "uncertainty"}
 
 
 def all_figures(cube, wavelengths):
-    truth = cube + 0.02
-    spread = {"uncertainty": 0 * cube + 0.1}
+    truth, wide = cube + 0.02, np.pad(cube[0] - 0.4, ((0, 0), (0, 14)))
+    whole = result(cube, wavelengths, truth=truth, uncertainty=0 * cube + 0.1)
+    bad = result(cube, wavelengths, ok=False, verdict="wrong mask", markers=[(6, "")])
     return {
         "bands": figures.bands(cube, wavelengths, unit="counts", title="a scene"),
         "srgb": figures.srgb(cube, wavelengths),
         "convergence": figures.convergence(HISTORY),
-        "summary": figures.summary(
-            result(cube, wavelengths, truth=truth, **spread), caption="gap-tv, 60 iterations\nresidual 0.01"
-        ),
-        "warning": figures.summary(
-            result(cube, wavelengths, ok=False, verdict="wrong mask", markers=[(6, "")]), caption="x"
-        ),
-        "residual": figures.residual(np.pad(cube[0] - 0.4, ((0, 0), (0, 14))), unit="counts"),
+        "summary": figures.summary(whole, caption="gap-tv, 60 iterations\nresidual 0.01"),
+        "warning": figures.summary(bad, caption="x"),
+        "residual": figures.residual(wide, unit="counts"),
         "difference": figures.difference(cube, truth, wavelengths, unit="counts", title="scene01.h5"),
         "uncertainty": figures.uncertainty_map(0.1 * cube, unit="counts"),
     }
@@ -334,14 +331,11 @@ def test_figures_of_a_result(cube, made):
 
 def test_the_summary_shows_truth_in_one_exposure_or_else_the_residual(cube):
     def pictures(**more):
-        figure = figures.summary(result(cube, BANDS, **more))
-        return {
-            axes.get_title(loc="left"): np.asarray(axes.images[0].get_array()) for axes in figure.axes if axes.images
-        }
+        shown = [axes for axes in figures.summary(result(cube, BANDS, **more)).axes if axes.images]
+        return {axes.get_title(loc="left"): np.asarray(axes.images[0].get_array()) for axes in shown}
 
-    assert "Residual y - Φx" in pictures()
     known = pictures(truth=0.5 * cube)
-    assert "Residual y - Φx" not in known
+    assert "Residual y - Φx" in pictures() and "Residual y - Φx" not in known
     estimate, truth = known["Reconstruction, sRGB (CIE 1931)"], known["Truth, the same exposure"]
     assert truth[..., :3].mean() < 0.85 * estimate[..., :3].mean()
 
@@ -364,31 +358,25 @@ def test_save_figures_is_atomic(tmp_path, cube, monkeypatch):
     assert sorted(p.name for p in (tmp_path / "new" / "folder").iterdir()) == ["a.png", "b.png"]
 
 
-@pytest.mark.parametrize(
-    "draw",
-    [
-        figures.bands,
-        figures.srgb,
-        lambda cube, _: figures.bands(cube[0]),
-        lambda cube, _: figures.choose_points(cube[0]),
-    ],
-)
+@pytest.mark.parametrize("draw", [figures.bands, figures.srgb])
 def test_bad_input(cube, draw):
     refused(draw, cube, BANDS[:3], error=ValueError)
+    refused(figures.bands, cube[0], error=ValueError)
+    refused(figures.choose_points, cube[0], error=ValueError)
 
 
 def test_formats_and_resolution(tmp_path):
-    figure = {"a": figures.srgb(np.random.default_rng(0).random((3, 20, 30)))}
-    paths = figures.save_figures(figure, tmp_path, formats=("png", "pdf", "svg"), dpi=50)
+    def drawn():
+        return {"a": figures.srgb(np.random.default_rng(0).random((3, 20, 30)))}
+
+    paths = figures.save_figures(figure := drawn(), tmp_path, formats=("png", "pdf", "svg"), dpi=50)
     assert [path.name for path in paths] == ["a.png", "a.pdf", "a.svg"]
     assert [path.read_bytes()[:4] for path in paths[1:]] == [b"%PDF", b"<?xm"]
     wide = Image.open(paths[0]).size[0]
     (again,) = figures.save_figures(figure, tmp_path, dpi=100)
     assert Image.open(again).size[0] == pytest.approx(2 * wide, abs=2)
     before = [path.read_bytes() for path in paths[1:]]
-    figures.save_figures(
-        {"a": figures.srgb(np.random.default_rng(0).random((3, 20, 30)))}, tmp_path, formats=("pdf", "svg"), dpi=50
-    )
+    figures.save_figures(drawn(), tmp_path, formats=("pdf", "svg"), dpi=50)
     assert [path.read_bytes() for path in paths[1:]] == before  # equal input, equal file
     refused(figures.save_figures, figure, tmp_path, formats=("bmp",))
 
@@ -404,14 +392,11 @@ def test_a_scale_bar_has_a_round_length(size, width, expected):
 
 def test_a_talk_has_no_markers_and_bands_have_the_color_of_their_light():
     data = ReportData(np.full((5, 32, 32), 0.5), wavelengths=np.array([440.0, 490, 530, 580, 640]))
-    assert (
-        len(figures.summary(data).axes[0].lines)
-        > len(figures.summary(data, look=figures.Look(markers=False)).axes[0].lines)
-        == 0
-    )
-    picture = figures.bands(data.cube, data.wavelengths, tinted=True).axes[0].images[0].get_array()
-    plain = figures.bands(data.cube, data.wavelengths).axes[0].images[0].get_array()
-    colored = (np.ptp(picture[..., :3].astype(int), axis=-1) > 40).any()
-    assert colored and not (np.ptp(plain[..., :3].astype(int), axis=-1) > 0).any()
+    looks = (figures.Look(), figures.Look(markers=False))
+    marked, bare = (len(figures.summary(data, look=look).axes[0].lines) for look in looks)
+    assert marked > bare == 0
+    pictures = (figures.bands(data.cube, data.wavelengths, tinted=tinted).axes[0].images[0] for tinted in (True, False))
+    tinted, plain = (np.ptp(one.get_array()[..., :3].astype(int), axis=-1) for one in pictures)
+    assert (tinted > 40).any() and not (plain > 0).any()
     strongest = band_colors(data.wavelengths, 5).argmax(1).tolist()
-    assert strongest == [2, 2, 1, 1, 0] or strongest == [2, 2, 1, 0, 0]
+    assert strongest in ([2, 2, 1, 1, 0], [2, 2, 1, 0, 0])

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from messages import check_words, refused, refuses
+from messages import check_words, refused
 
 from cassi.files.spectrum_files import Spectrum
 from cassi.looking.regions import Region, spectrum_of
@@ -40,12 +40,13 @@ def test_numbers_by_hand():
 
 
 def test_what_cannot_be_compared():
-    refused(compare_spectra, FOUND, Spectrum(np.array([700.0, 800.0]), np.ones(2)))
-    refused(compare_spectra, FOUND, Spectrum(np.array([400.0, 800.0]), np.zeros(2)))
-    with refuses():  # an absorbance, say: it would fit perfectly, upside down
-        compare_spectra(FOUND, Spectrum(np.array([400.0, 800.0]), -np.ones(2)))
-    unnamed = spectrum_of(ReportData(np.ones((4, 6, 6))), Region.at("1,1"))
-    refused(compare_spectra, unnamed, Spectrum(np.array([400.0, 800.0]), np.ones(2)))
+    wide = np.array([400.0, 800.0])
+    for table in (
+        Spectrum(np.array([700.0, 800.0]), np.ones(2)), Spectrum(wide, np.zeros(2)),
+        Spectrum(wide, -np.ones(2)),  # an absorbance, say: it would fit perfectly, upside down
+    ):  # fmt: skip
+        refused(compare_spectra, FOUND, table)
+    refused(compare_spectra, spectrum_of(ReportData(np.ones((4, 6, 6))), Region.at("1,1")), Spectrum(wide, np.ones(2)))
 
 
 def test_the_figure_has_a_panel_a_region():

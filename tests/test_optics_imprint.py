@@ -14,18 +14,12 @@ def noise(seed, shape):
     return np.random.default_rng(seed).random(shape)
 
 
-def test_a_cube_that_is_the_mask_is_stamped_wholly():
-    mask = noise(0, (64, 64))
+def test_a_cube_that_is_the_mask_is_stamped_wholly_and_a_scene_that_knows_nothing_of_it_is_clean():
+    """25 moves are tried: of N(0, 1 / n) correlations the largest stays below 4 / sqrt(n). Equal parts of mask and
+    independent noise of one variance correlate by 1 / sqrt(2)."""
+    mask = noise(0, (96, 96))
     assert imprint(np.stack([1 + 0.1 * mask] * 2), mask) == pytest.approx(1, abs=0.02)
-
-
-def test_a_scene_that_knows_nothing_of_the_mask_is_clean():
-    """25 moves are tried: of N(0, 1 / n) correlations the largest stays below 4 / sqrt(n)."""
-    assert imprint(1 + 0.1 * noise(1, (6, 96, 96)), noise(0, (96, 96))) < 4 / 96
-
-
-def test_a_known_mixture_of_mask_and_noise():
-    """Equal parts of mask and independent noise of one variance correlate by 1 / sqrt(2)."""
+    assert imprint(1 + 0.1 * noise(1, (6, 96, 96)), mask) < 4 / 96
     mask = noise(0, (128, 128))
     assert imprint(1 + 0.1 * (mask + noise(1, (4, 128, 128))), mask) == pytest.approx(0.5**0.5, abs=0.03)
 
@@ -37,9 +31,6 @@ def test_brightness_and_small_moves_do_not_matter():
     aside = np.stack([1 + 0.1 * np.roll(mask, 1, 1)] * 2)
     assert imprint(aside, mask) > 0.9 > 0.2 > imprint(aside, mask, moves=(0.0,))
     assert imprint(np.stack([1 + 0.1 * ndimage.shift(mask, (1, -1), order=1, mode="nearest")] * 2), mask) > 0.9
-
-
-def test_sizes_that_do_not_fit():
     refused(imprint, np.ones((2, 8, 8)), np.ones((8, 9)), error=ValueError)
 
 
