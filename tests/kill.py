@@ -218,23 +218,13 @@ def content(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def results(out: Path) -> dict[str, str]:
-    """Every file that is not hidden, and what it holds."""
-    if not out.is_dir():
-        return {}
-    found = {}
-    for path in sorted(out.rglob("*")):
-        relative = path.relative_to(out)
-        if path.is_file() and not any(part.startswith(".") for part in relative.parts):
-            found[str(relative)] = content(path)
-    return found
-
-
 def state(kind: str, out: Path) -> dict[str, str]:
-    found = results(out)
-    if kind == "train":  # depends on the clock: what there is has to load
-        return {name: "loads" for name in found if loads(out / name)}
-    return found
+    """Every file that is not hidden, and what it holds; of a training, which depends on the clock, that it loads."""
+    paths = {str(p.relative_to(out)): p for p in sorted(out.rglob("*")) if p.is_file()} if out.is_dir() else {}
+    seen = {name: p for name, p in paths.items() if not any(part.startswith(".") for part in Path(name).parts)}
+    if kind == "train":
+        return {name: "loads" for name, path in seen.items() if loads(path)}
+    return {name: content(path) for name, path in seen.items()}
 
 
 def loads(path: Path) -> bool:
@@ -344,14 +334,9 @@ def run_in_fork(work: Callable[..., object], *arguments: object) -> None:
 
 
 def tried(
-    root: Path,
-    name: str,
-    *,
-    moments: int,
-    signals: Sequence[signal.Signals],
-    seed: int = 0,
+    root: Path, name: str, *, moments: int, signals: Sequence[signal.Signals], seed: int = 0,
     say: Callable[[str], object] = print,
-) -> int:
+) -> int:  # fmt: skip
     """All moments of one kind; how many were wrong."""
     kind, out = KINDS[name], root / "out"
     old: dict[str, str] = {}

@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
-from types import MethodType, ModuleType, SimpleNamespace
+from types import MethodType, SimpleNamespace
 from typing import Any
 from unittest import mock
 from weakref import WeakMethod
@@ -337,51 +337,37 @@ class _Launches(TorchDispatchMode):
         return _noted(str(func), compute, args, kwargs)
 
 
-def _stand_in() -> ModuleType:
+def _put_back(
+    y: Tensor, mean: Tensor, order: Tensor, start: Tensor, patch: int, scale: Tensor, out: Tensor, add: bool
+) -> None:
+    groups = torch.empty(len(order), dtype=torch.long)
+    groups[order.long()] = torch.repeat_interleave(start.diff().long())
+    nonlocal_lowrank._put_back(y, mean, groups.view(len(mean), -1), patch, scale, out, add)
+
+
+def _stand_in() -> SimpleNamespace:
     """The kernels of `cassi.kernels.gpu`, as many launches as there, computed by those of the CPU."""
 
-    def run(name: str, launches: int, *args: Any, **kwargs: Any) -> Any:
+    def run(name: str, launches: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not all(on_device(t) for t in _leaves((args, kwargs)) if isinstance(t, Tensor)):
             raise ValueError(f"Pointer argument (at {name}) cannot be accessed from Triton (cpu tensor?) ({_site()})")
         _launch(f"triton {name}", launches)
 
         def compute() -> Any:
             with torch._C.DisableTorchFunctionSubclass():
-                return _put(getattr(cpu, name)(*_bare(args), **_bare(kwargs)))
+                return _put(function(*_bare(args), **_bare(kwargs)))
 
         return _noted(name, compute, *args, kwargs)
 
     def tv_steps(u: Tensor, weight: Tensor, q: Tensor, spare: Tensor | None, num_iters: int, memory: float) -> Any:
-        run("tv_steps", num_iters + 1 + (memory != 1), u, weight, q, None, num_iters, memory)
+        launches = num_iters + 1 + (memory != 1)
+        run("tv_steps", launches, cpu.tv_steps, u, weight, q, None, num_iters, memory)
         return q, torch.empty_like(q) if spare is None else spare
 
-    def gather_groups(z: Tensor, inverse: Tensor, groups: Tensor, patch: int) -> Any:
-        def compute() -> Any:
-            with torch._C.DisableTorchFunctionSubclass():
-                return _put(nonlocal_lowrank._gather_groups(*_bare((z, inverse, groups)), patch))
-
-        _launch("triton gather_groups")
-        return _noted("gather_groups", compute, z, inverse, groups, patch)
-
-    def put_back(
-        y: Tensor, mean: Tensor, order: Tensor, start: Tensor, patch: int, scale: Tensor, out: Tensor, add: bool
-    ) -> None:
-        def compute() -> None:
-            with torch._C.DisableTorchFunctionSubclass():
-                groups = torch.empty(len(order), dtype=torch.long)
-                groups[_bare(order).long()] = torch.repeat_interleave(_bare(start).diff().long())
-                nonlocal_lowrank._put_back(
-                    *_bare((y, mean)), groups.view(len(mean), -1), patch, *_bare((scale, out)), add
-                )
-
-        _launch("triton put_back")
-        _noted("put_back", compute, y, mean, order, start, patch, scale, out, add)
-
-    module: Any = SimpleNamespace(tv_steps=tv_steps, gather_groups=gather_groups, put_back=put_back)
+    kernels: dict[str, Callable[..., Any]] = {"gather_groups": nonlocal_lowrank._gather_groups, "put_back": _put_back}
     for name in ("shift_sum", "shift_back", "data_step", "subspace_step", "squared_distances"):
-        setattr(module, name, partial(run, name, 1))
-    found: ModuleType = module
-    return found
+        kernels[name] = getattr(cpu, name)
+    return SimpleNamespace(tv_steps=tv_steps, **{name: partial(run, name, 1, f) for name, f in kernels.items()})
 
 
 def record(f: Callable[[], list[Tensor]], device: torch.device) -> tuple[Callable[[], None], list[Tensor]]:
