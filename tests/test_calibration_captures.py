@@ -7,6 +7,8 @@ from scipy import ndimage
 
 from cassi.calibration.captures import Frame, learn_mask_error, variance_of
 from cassi.calibration.found_camera import find_camera
+from cassi.files import read_measurement, write_measurement
+from cassi.optics.building import build_camera
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
 
@@ -52,16 +54,20 @@ def test_a_mask_that_is_wrong_place_by_place_is_corrected(given, true, count):
     assert not right.accepted and right.reason, "one that is right is left alone"
 
 
-def test_the_found_camera_holds_the_corrected_mask():
+def test_the_found_camera_holds_the_corrected_mask(tmp_path):
     rng = np.random.default_rng(0)
     given = rng.random((128, 128)).astype(np.float32)
     true = np.clip(given + 0.1 * rng.standard_normal(given.shape), 0, None).astype(np.float32)
     m = Measurement(y=capture(true, 1).numpy(), mask=given, shifts=SHIFTS)
     found = find_camera(m)
     assert found.accepted and found.mask_error.accepted
+    assert found.correction == pytest.approx((true - found.mask).std(), rel=0.5), "it knows about how much is left"
     assert (found.in_place(m).mask - true).std() < 0.95 * (given - true).std()
     assert "its elements corrected by" in found.message
     assert found.as_dict()["mask_error"]["accepted"]
+    write_measurement(tmp_path / "m.h5", m)
+    for corrected in (found.in_place(m), read_measurement(tmp_path / "m.h5", mask=found.save(tmp_path / "camera.h5"))):
+        assert build_camera(corrected, torch.device("cpu")).mask_error == found.correction
     assert find_camera(m, mask_error=False).mask_error is None
 
 

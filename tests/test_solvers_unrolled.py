@@ -1,6 +1,7 @@
 """The unrolled solver: its data step against dense linear algebra, units, batches, gradients, other cameras."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,8 +53,8 @@ def test_the_data_step_is_the_best_linear_estimate(monkeypatch, mask_error):
     Column p of E is what an error of the mask at p, as large as is expected, adds to the snapshot of the start.
     """
     monkeypatch.setattr(module, "CG_ITERS", 200)
-    case = given(camera()) | {"prior": idle(0.75)}
-    _, z = unrolled(**case, mask_error=mask_error)
+    case = given(replace(camera(), mask_error=mask_error)) | {"prior": idle(0.75)}
+    _, z = unrolled(**case)
     A, y, B, prior, start, variance = case.values()
     H, W = A.cube_shape[1:]
     G = oracle.matrix(A.mask.numpy(), A.shifts) @ np.kron(B.numpy().T, np.eye(H * W))

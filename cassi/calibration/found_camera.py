@@ -126,10 +126,10 @@ class FoundCamera:
             words.append(f"its values to the power {self.model.tone:g}")
         if self.model.continuous:
             words.append("light between the bands counted to them")
-        error = self.mask_error
-        if error is not None and error.accepted:
-            words.append(f"its elements corrected by {float(error.error.std()) / float(self.mask.max()):.1%}")
-        before, after = error.mean_errors if error is not None and error.accepted else self.errors or (0.0, 0.0)
+        before, after = self.errors or (0.0, 0.0)
+        if self.correction is not None and self.mask_error is not None:
+            words.append(f"its elements corrected by {self.correction:.1%}")
+            before, after = self.mask_error.mean_errors
         trial = f"in a short trial its held-out error is {after:.2%}, that of the camera as given {before:.2%}"
         return f"Camera found from the snapshot: {', '.join(words)}; {trial}."
 
@@ -150,6 +150,16 @@ class FoundCamera:
         values = [self.model.blur_at(x, y, t) for t in band_positions(min(len(self.shifts), 9))]
         return float(np.min(values)), float(np.max(values))
 
+    @property
+    def correction(self) -> float | None:
+        """Of the mask's elements, standard deviation relative to the greatest one; None where none was accepted.
+
+        About as much remains unknown of a mask as its captures show, and the network's data steps reckon with it.
+        """
+        if self.mask_error is None or not self.mask_error.accepted:
+            return None
+        return float(self.mask_error.error.std()) / float(self.mask.max())
+
     def register(self, cube: torch.Tensor) -> torch.Tensor:
         """Move the bands of a reconstructed cube (..., C, H, W) from where they lie to where they belong."""
         return shift_columns(cube, [-f for f in self.remainders]) if any(self.remainders) else cube
@@ -157,7 +167,9 @@ class FoundCamera:
     def in_place(self, m: Measurement) -> Measurement:
         """The measurement with this camera in place of its own."""
         m = m if self.left_out is None else replace(m, bad_pixels=any_bad((m.bad_pixels, self.left_out)))
-        return replace(m, mask=self.mask, shifts=self.shifts) if self.accepted else m
+        if not self.accepted:
+            return m
+        return replace(m, mask=self.mask, shifts=self.shifts, mask_error=self.correction or m.mask_error)
 
     def save(
         self, path: str | os.PathLike[str], *, wavelengths: np.ndarray | None = None, overwrite: bool = False
@@ -177,7 +189,8 @@ class FoundCamera:
         arrays |= {} if self.left_out is None else {"bad_pixels": self.left_out}
         arrays |= {} if wavelengths is None else {"wavelengths": wavelengths}
         axes = {"mask": "CHW", "mask_3d_shift": "CHW"}
-        return write_arrays(path, arrays, axes=axes, attributes={"camera": self.as_dict()}, overwrite=overwrite)
+        stated = {"camera": self.as_dict(), "mask_error": self.correction}
+        return write_arrays(path, arrays, axes=axes, attributes=stated, overwrite=overwrite)
 
     def is_saved(self, path: str | os.PathLike[str]) -> bool:
         """Whether a file is there that holds this camera, as `save` writes it."""

@@ -85,6 +85,7 @@ class OpenedMeasurement:
     shifts: Shifts
     wavelengths: np.ndarray | None
     marked: np.ndarray | None
+    mask_error: float | None
     notes: tuple[str, ...]
 
     @property
@@ -133,6 +134,7 @@ class OpenedMeasurement:
             cube=cube,
             mean_band=_mean_band(container, self.layout, size, notes),
             bad_pixels=bad,
+            mask_error=self.mask_error,
             unit=one_line(unit, 80),
             scale=scale,
             gain=None if gain is None else gain * counts.scale,
@@ -186,7 +188,17 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
     shifts, mask = _geometry(container, mask_container, mask_entry, image, mask, options, notes)
     bands_nm = _wavelengths(container, mask_container, options.wavelengths, len(shifts), notes)
     return OpenedMeasurement(
-        container, options, entry, mask_entry, layout, mask, shifts, bands_nm, marked, tuple(notes)
+        container,
+        options,
+        entry,
+        mask_entry,
+        layout,
+        mask,
+        shifts,
+        bands_nm,
+        marked,
+        _number(mask_container, "mask_error"),
+        tuple(notes),
     )
 
 

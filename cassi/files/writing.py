@@ -87,6 +87,7 @@ def write_measurement(
         "scale": measurement.scale,
         "gain": measurement.gain,
         "read_noise": measurement.read_noise,
+        "mask_error": measurement.mask_error,
         **(attributes or {}),
     }
     given = {name: values for name, values in arrays.items() if values is not None}

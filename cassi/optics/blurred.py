@@ -32,7 +32,7 @@ class BlurredCASSI(CodedAperture):
     detector, and is applied once. (Wagadarikar et al., Applied Optics 47, B44 (2008), eq. 8.)
 
     Args:
-        mask, weights: as for `CASSI`; the detector is W' = W + ceil(max d) - floor(min d) columns wide.
+        mask, weights, mask_error: as for `CASSI`; the detector is W' = W + ceil(max d) - floor(min d) columns wide.
         shifts: displacement d_c of each band [pixel], C real numbers.
         psf: point-spread function along the dispersion, (M,) or (C, M), >= 0; scaled to sum 1. None: no blur.
         tol, max_iters: of inverses, see `Camera`.

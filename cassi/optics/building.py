@@ -8,6 +8,7 @@ from torch import Tensor
 
 from cassi.errors import InputError
 from cassi.optics.blurred import BlurredCASSI
+from cassi.optics.coded_aperture import MASK_ERROR
 from cassi.optics.measurement import Measurement, for_kernels
 from cassi.optics.multi_shot import MultiShot
 from cassi.optics.psf import gaussian_psf
@@ -35,16 +36,17 @@ def build_shot_camera(
             f"the blur (psf) has a standard deviation of {psf:g} pixels and the measurement {m.y.shape[-1]} columns; "
             "expected at most a quarter of them"
         )
+    error = MASK_ERROR if m.mask_error is None else m.mask_error
     try:
         if psf is not None:
             taps = gaussian_psf(float(psf)) if isinstance(psf, float | int) else torch.as_tensor(psf)
-            A: CASSI | BlurredCASSI = BlurredCASSI(mask, tuple(m.shifts), psf=taps.to(mask))
+            A: CASSI | BlurredCASSI = BlurredCASSI(mask, tuple(m.shifts), psf=taps.to(mask), mask_error=error)
         elif all(float(d).is_integer() for d in m.shifts):
-            A = CASSI(mask, tuple(int(d) for d in m.shifts))
+            A = CASSI(mask, tuple(int(d) for d in m.shifts), mask_error=error)
         else:
-            A = BlurredCASSI(mask, tuple(m.shifts))
-    except (TypeError, ValueError) as error:
-        raise InputError(str(error)) from error
+            A = BlurredCASSI(mask, tuple(m.shifts), mask_error=error)
+    except (TypeError, ValueError) as wrong:
+        raise InputError(str(wrong)) from wrong
     if m.y.shape[-2:] != A.measurement_shape:
         raise InputError(
             f"the measurement is {m.y.shape[-2]} x {m.y.shape[-1]} pixels, mask and shifts imply "

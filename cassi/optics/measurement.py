@@ -64,6 +64,8 @@ class Measurement:
         mean_band: true mean over the bands (H, W), float32, or None.
         bad_pixels: bool (H, W'), True where the detector is unusable (dead, hot, saturated in any frame), or None; of K
             shots (K, H, W').
+        mask_error: standard deviation of what is unknown of the mask, relative to its greatest transmission; None: the
+            usual one.
         unit: unit of `y` in words.
         scale: stored counts per unit of `y`.
         gain: electrons per unit of `y`, or None where unknown.
@@ -84,6 +86,7 @@ class Measurement:
     cube: np.ndarray | None = None
     mean_band: np.ndarray | None = None
     bad_pixels: np.ndarray | None = None
+    mask_error: float | None = None
     unit: str = "as in the file"
     scale: float = 1.0
     gain: float | None = None

@@ -44,6 +44,7 @@ class Camera(ABC):
         weights: row weights w like a measurement, or None: A = diag(w) A_0. 0 excludes a detector pixel exactly.
         exact: whether `solve`, `pinv` and `prox` are exact; otherwise they iterate to `tol`.
         tol, max_iters: of that iteration, for |b - M r| / |b|.
+        mask_error: standard deviation of what is unknown of the mask, relative to its maximum; see `open`.
     """
 
     dtype: torch.dtype = torch.float32
@@ -52,6 +53,7 @@ class Camera(ABC):
     exact: bool = False
     tol: float = 1e-4
     max_iters: int = 50
+    mask_error: float = 0.0
 
     @property
     @abstractmethod

@@ -29,6 +29,8 @@ class CASSI(CodedAperture):
         shifts: displacement d_c of each band on the detector [pixel]: C integers of any sign, order and spacing.
         weights: optional row weights w, (H, W'), finite and >= 0. 0 excludes a detector pixel from the data term
             exactly (bad or held-out pixels); 1/sigma whitens the noise. The measurement must be weighted alike.
+        mask_error: standard deviation of what is unknown of the mask, relative to its greatest transmission (2 %); for
+            solvers that reckon with it.
 
     Raises:
         TypeError, ValueError: wrong type, rank, size or range.

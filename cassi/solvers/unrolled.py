@@ -18,10 +18,6 @@ from cassi.priors.learned import LearnedPrior
 from cassi.priors.spectral_basis import analyse, synthesise
 from cassi.solvers.loop import Loop, Monitor, Result
 
-# Standard deviation of the error of a mask, relative to its greatest transmission: none is known better. On nine CAVE
-# windows at 10,000 electrons the default changes by -0.05 to 0.02 dB where the mask is exact (by -0.08 to 0.04 without
-# noise), and gains 0.1, 0.3 and 0.2 dB on average where it is wrong by 2, 5 and 12 %.
-MASK_ERROR = 0.02
 # Per data step. On 27 windows of CAVE, 8 gain 0.02 to 0.05 dB over 4 for 4 % of the time of the default; 12 gain
 # another 0.01 to 0.02 dB for as much again.
 CG_ITERS = 8
@@ -36,7 +32,7 @@ def unrolled(
     *,
     variance: Tensor,
     level: float | None = None,
-    mask_error: float = MASK_ERROR,
+    mask_error: float | None = None,
     monitor: Monitor | None = None,
     steps: Steps | None = None,
 ) -> tuple[Result, Tensor]:
@@ -74,7 +70,7 @@ def unrolled(
         start: z (..., K, H, W) of an earlier cube. Not modified.
         variance: sigma^2 of y, like y, >= 0.
         level: L, in units of the cube; `object_level` times sum |y| / sum |Phi| 1 of each snapshot by default.
-        mask_error: epsilon; 0: the mask is exact.
+        mask_error: epsilon; 0: the mask is exact; None: as well as the camera knows it (`Camera.mask_error`).
         monitor: as for `cassi.solvers.gap`; it receives z after each of the T stages.
         steps: of this camera, basis and prior, for several calls (`Steps.repeated`).
 
@@ -97,7 +93,8 @@ def unrolled(
     if start.shape != (*batch, K, H, W):
         raise ValueError(f"start must be {(*batch, K, H, W)}, got {tuple(start.shape)}")
     loop = Loop(prior.size.stages, tol=0.0, monitor=monitor, name="learned prior")
-    *_, z = corrections(A, y, basis.to(y), prior, start, variance, level, loop, steps, mask_error)
+    epsilon = A.mask_error if mask_error is None else mask_error
+    *_, z = corrections(A, y, basis.to(y), prior, start, variance, level, loop, steps, epsilon)
     return loop.result(synthesise(z, basis)), z
 
 
