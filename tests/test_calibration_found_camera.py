@@ -11,7 +11,7 @@ from scipy import ndimage
 
 from cassi.calibration.camera_model import BLURS, CameraModel, blur_weights, blurred_masks, box_blurred
 from cassi.calibration.camera_trials import Trial, clearly_better
-from cassi.calibration.found_camera import align, find_camera, predictions
+from cassi.calibration.found_camera import FoundCamera, align, find_camera, predictions
 from cassi.calibration.mask_regression import Snapshots, gather
 from cassi.calibration.self_calibration import Search, descend, directions
 from cassi.cli.main import run
@@ -101,6 +101,20 @@ def test_where_nobody_has_seen_the_mask_pixels_are_left_out(scene, mask, tmp_pat
     assert np.array_equal(again.bad_pixels, found.left_out) and np.array_equal(again.mask, found.mask)
     assert found.is_saved(path) and not replace(found, mask=2 * found.mask).is_saved(path)
     assert not found.is_saved(raw) and not found.is_saved(tmp_path / "none.h5")
+
+
+@pytest.mark.parametrize("bands", [(), (6,)])
+def test_the_file_of_a_camera_lies_along_the_rows(bands, tmp_path):
+    """Also where snapshots lie along the columns."""
+    rng = np.random.default_rng(0)
+    y, mask = rng.random((20, 34), np.float32), rng.random((*bands, 20, 24), np.float32)
+    write_arrays(tmp_path / "m.h5", {"measurement": y.T, "mask": rng.random((24, 20), np.float32)})
+    m = read_measurement(tmp_path / "m.h5", num_bands=6)
+    bad = rng.random(y.shape) > 0.9
+    found = replace(FoundCamera.as_given(m), mask=mask, left_out=bad, accepted=True)
+    again = read_measurement(tmp_path / "m.h5", mask=found.save(tmp_path / "camera.h5"))
+    assert again.transposed and np.array_equal(again.y, y)
+    assert np.array_equal(again.mask, mask) and np.array_equal(again.bad_pixels, bad)
 
 
 def test_a_black_level_that_is_not_there_passes_for_no_contrast(scene):

@@ -127,9 +127,9 @@ class FoundCamera:
         if self.model.continuous:
             words.append("light between the bands counted to them")
         before, after = self.errors or (0.0, 0.0)
-        if self.correction is not None and self.mask_error is not None:
-            words.append(f"its elements corrected by {self.correction:.1%}")
-            before, after = self.mask_error.mean_errors
+        if self.corrected is not None:
+            words.append(f"its elements corrected by {float(self.corrected.error.std()) / float(self.mask.max()):.1%}")
+            before, after = self.corrected.mean_errors
         trial = f"in a short trial its held-out error is {after:.2%}, that of the camera as given {before:.2%}"
         return f"Camera found from the snapshot: {', '.join(words)}; {trial}."
 
@@ -151,14 +151,9 @@ class FoundCamera:
         return float(np.min(values)), float(np.max(values))
 
     @property
-    def correction(self) -> float | None:
-        """Of the mask's elements, standard deviation relative to the greatest one; None where none was accepted.
-
-        About as much remains unknown of a mask as its captures show, and the network's data steps reckon with it.
-        """
-        if self.mask_error is None or not self.mask_error.accepted:
-            return None
-        return float(self.mask_error.error.std()) / float(self.mask.max())
+    def corrected(self) -> MaskError | None:
+        """What was learned of the mask's elements, where it is in the mask."""
+        return self.mask_error if self.mask_error is not None and self.mask_error.accepted else None
 
     def register(self, cube: torch.Tensor) -> torch.Tensor:
         """Move the bands of a reconstructed cube (..., C, H, W) from where they lie to where they belong."""
@@ -169,7 +164,8 @@ class FoundCamera:
         m = m if self.left_out is None else replace(m, bad_pixels=any_bad((m.bad_pixels, self.left_out)))
         if not self.accepted:
             return m
-        return replace(m, mask=self.mask, shifts=self.shifts, mask_error=self.correction or m.mask_error)
+        left = None if self.corrected is None else self.corrected.left
+        return replace(m, mask=self.mask, shifts=self.shifts, mask_error=left or m.mask_error)
 
     def save(
         self, path: str | os.PathLike[str], *, wavelengths: np.ndarray | None = None, overwrite: bool = False
@@ -189,7 +185,7 @@ class FoundCamera:
         arrays |= {} if self.left_out is None else {"bad_pixels": self.left_out}
         arrays |= {} if wavelengths is None else {"wavelengths": wavelengths}
         axes = {"mask": "CHW", "mask_3d_shift": "CHW"}
-        stated = {"camera": self.as_dict(), "mask_error": self.correction}
+        stated = {"camera": self.as_dict(), "mask_error": None if self.corrected is None else self.corrected.left}
         return write_arrays(path, arrays, axes=axes, attributes=stated, overwrite=overwrite)
 
     def is_saved(self, path: str | os.PathLike[str]) -> bool:

@@ -40,13 +40,20 @@ def _image(shape: tuple[int, ...], axis: int | None) -> tuple[int, int]:
     return rows, columns
 
 
+def is_found_camera(container: Container) -> bool:
+    """Whether a file is one of `FoundCamera.save`."""
+    return "camera" in container.attributes and container.entry("mask_3d_shift") is not None
+
+
 def match_layout(
     container: Container, entry: Entry, mask_container: Container, mask_entry: Entry, num_bands: int | None
 ) -> Layout:
     """Find the axes with which mask and measurement have the same number of rows and the measurement is no narrower.
 
-    As stored, or otherwise transposed, if the dispersion runs down the columns.
+    As stored, or otherwise transposed, if the dispersion runs down the columns. In the file of a camera that was found
+    it runs along the rows in any case.
     """
+    upright = is_found_camera(mask_container)
     stacks, planes = _axis_candidates(container, entry), _axis_candidates(mask_container, mask_entry)
     pairs = [(a, b) for a in stacks for b in planes if b is None or num_bands in (None, mask_entry.shape[b])]
     if not pairs:
@@ -57,7 +64,7 @@ def match_layout(
     for transposed in (False, True):
         for stack, plane in pairs:
             rows, columns = _image(entry.shape, stack)[:: -1 if transposed else 1]
-            mask_rows, mask_columns = _image(mask_entry.shape, plane)[:: -1 if transposed else 1]
+            mask_rows, mask_columns = _image(mask_entry.shape, plane)[:: -1 if transposed and not upright else 1]
             if rows == mask_rows and columns >= mask_columns:
                 return Layout(stack, plane, transposed)
     image, mask = _image(entry.shape, stacks[0]), _image(mask_entry.shape, planes[0])

@@ -12,7 +12,7 @@ from cassi.errors import InputError, Note, one_line
 from cassi.files.atomic import PathLike, file_sha256
 from cassi.files.container import Container, Entry
 from cassi.files.cubes import stack_order
-from cassi.files.layout import Layout, displaced_down, match_layout, sheared_masks, shifts_and_mask
+from cassi.files.layout import Layout, displaced_down, is_found_camera, match_layout, sheared_masks, shifts_and_mask
 from cassi.files.names import (
     BAD_PIXELS,
     MASK,
@@ -179,11 +179,12 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
     rows, columns = (n for i, n in enumerate(entry.shape) if i != layout.stack_axis)
     image = (columns, rows) if layout.transposed else (rows, columns)
     marked = _bad_pixel_map(container, options.bad_pixels, image, layout.transposed)
-    array = np.swapaxes(array, -1, -2) if layout.transposed else array
+    turned = layout.transposed and not is_found_camera(mask_container)
+    array = np.swapaxes(array, -1, -2) if turned else array
     mask, note = mask_to_float32(array, f"{mask_container.path}: '{mask_entry.name}'")
     notes += [note] if note else []
     if mask_container is not container:  # the file of a camera may list pixels that it does not explain
-        extra = _bad_pixel_map(mask_container, None, image, layout.transposed and mask.ndim == 2)
+        extra = _bad_pixel_map(mask_container, None, image, turned)
         marked = extra if marked is None else marked if extra is None else marked | extra
     shifts, mask = _geometry(container, mask_container, mask_entry, image, mask, options, notes)
     bands_nm = _wavelengths(container, mask_container, options.wavelengths, len(shifts), notes)
