@@ -19,7 +19,7 @@ def test_a_result_is_two_layers_on_an_axis_in_nm(tmp_path):
     assert kind == "image" and np.array_equal(cube, CUBE)
     assert np.array_equal(deviation, CUBE / 10) and hidden["visible"] is False
     assert (how["scale"], how["translate"]) == ((50, 1, 1), (450, 0, 0))
-    assert how["axis_labels"] == ("wavelength", "y", "x")
+    assert (how["axis_labels"], how["units"]) == (("wavelength", "y", "x"), ("nm", "pixel", "pixel"))
 
 
 def test_uneven_bands_are_listed_and_what_holds_no_cube_is_left_to_others(tmp_path):

@@ -1,4 +1,4 @@
-"""A reader for napari: `napari cube.h5` shows the bands, with their wavelengths, and their error bars."""
+"""A reader for napari: `napari --plugin cassi cube.h5` shows the bands, with their wavelengths, and their error bars."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +38,7 @@ def layers_of(path: str) -> list[Layer]:
         before = (1.0,) * (cube.ndim - 3)
         place["scale"] = (*before, float(steps.mean()), 1.0, 1.0)
         place["translate"] = (*(0.0 for _ in before), float(nm[0]), 0.0, 0.0)
+        place["units"] = (*("pixel" for _ in before), "nm", "pixel", "pixel")
     name, limits = Path(path).stem, shown_range(cube, "zero")
     common = {**place, "metadata": {"wavelengths_nm": None if nm is None else nm.tolist()}}
     layers: list[Layer] = [(cube, {**common, "name": name, "contrast_limits": (limits.low, limits.high)}, "image")]
