@@ -59,7 +59,8 @@ def check_store(path: PathLike, overwrite: bool = False) -> Path:
     """Check that a file can be written in parts, and return its path; raises OutputError as `cube_store` does."""
     path = check_output(path, overwrite)
     if path.suffix.lower() not in (".h5", ".hdf5"):
-        raise OutputError(f"{path}: only HDF5 can be written in parts, expected the suffix .h5 or .hdf5; write_cube makes other formats of a cube")
+        what = "only HDF5 can be written in parts, expected the suffix .h5 or .hdf5"
+        raise OutputError(f"{path}: {what}; write_cube makes other formats of a cube")
     return path
 
 

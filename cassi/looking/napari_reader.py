@@ -1,4 +1,4 @@
-"""A reader for napari: `napari --plugin cassi cube.h5` shows the bands, with their wavelengths, and their error bars."""
+"""A reader for napari: `napari --plugin cassi cube.h5` shows bands, wavelengths, and error bars."""
 
 from collections.abc import Callable
 from pathlib import Path
