@@ -39,7 +39,7 @@ def snapshot(k: int) -> Measurement:
 
 
 def prepared(ks: range, device: str = "cpu") -> list[pipeline.Scene]:
-    return [prepare_scene(snapshot(k), settings(device), Listener()) for k in ks]
+    return [prepare_scene(snapshot(k), settings(str(device)), Listener()) for k in ks]
 
 
 @pytest.fixture
@@ -99,13 +99,13 @@ def test_an_interrupt_ends_those_that_wait_too(sizes):
     assert sizes == [3] and all(isinstance(call.exception(), CancelledError) for call in calls)
 
 
-def test_a_folder(sizes, tmp_path, monkeypatch):
+def test_a_folder(sizes, tmp_path, monkeypatch, device):
     """All frames are read before the first is solved, one of them cannot be; a second run finds those that were."""
     (tmp_path / "night").mkdir()
     for k in range(6):
         write_measurement(tmp_path / "night" / f"frame{k}.h5", snapshot(k))
     (tmp_path / "night" / "frame4.h5").write_text("no measurement")
-    frames, solve, every = find_frames(tmp_path / "night"), SolveWith(settings()), threading.Barrier(5)
+    frames, solve, every = find_frames(tmp_path / "night"), SolveWith(settings(str(device))), threading.Barrier(5)
     call = Turns.__call__
 
     def together(self, *given):
@@ -115,12 +115,11 @@ def test_a_folder(sizes, tmp_path, monkeypatch):
     monkeypatch.setattr(Turns, "__call__", together)
     report = reconstruct_many(frames, tmp_path / "cubes", solve=solve, batch=3)
     assert (report.computed, set(report.failed)) == (5, {"frame4"})
+    near = 1e-4 if str(device) == "cpu" else 1e-2  # there rounding may choose between patches that are equally alike
     for k in (0, 1, 2, 3, 5):
-        cube, one = (
-            read_cube(tmp_path / "cubes" / f"frame{k}_cube.h5")[0],
-            reconstruct_measurement(snapshot(k), settings()),
-        )
-        np.testing.assert_allclose(cube, one.cube.numpy(), rtol=0, atol=1e-4 * float(one.cube.max()))
+        cube = read_cube(tmp_path / "cubes" / f"frame{k}_cube.h5")[0]
+        one = reconstruct_measurement(snapshot(k), settings(str(device))).cube.cpu().numpy()
+        np.testing.assert_allclose(cube, one, rtol=0, atol=near * float(one.max()))
     again = reconstruct_many(frames, tmp_path / "cubes", solve=solve)
     assert (again.computed, again.found, set(again.failed)) == (0, 5, {"frame4"})
 

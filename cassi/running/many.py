@@ -388,7 +388,8 @@ def _at_once(read: Callable[..., Measurement], solve: object, frames: Sequence[F
             values = len(first.shifts) * int(np.prod(first.mask.shape[-2:]))
             break
     if device.type == "cuda":
-        return min(TOGETHER if _in_turns(solve) else 4, frames_that_fit(device, values))
+        fit = frames_that_fit(device, values)  # of turns, half of the memory is for those that are read and written
+        return max(1, min(TOGETHER, fit // 2)) if _in_turns(solve) else min(4, fit)
     import psutil
 
     free = psutil.virtual_memory().available

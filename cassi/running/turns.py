@@ -51,15 +51,17 @@ class Turns:
 
     def _solve(self, taken: Sequence[tuple[Scene, Future[list[Outcome]]]], settings: Settings) -> None:
         """Solve some together; each by itself where that fails, as it may for one of them."""
-        scenes = [scene for scene, _ in taken]
+        found: list[Outcome] = []
         try:
-            found = self._outcomes(joined(scenes), settings)
+            found = self._outcomes(joined([scene for scene, _ in taken]), settings)
         except Exception as error:
-            for one in taken if len(taken) > 1 and not self.is_over() else ():
-                self._solve([one], settings)
-            for _, future in taken:
-                if not future.done():
+            if len(taken) == 1 or self.is_over():
+                for _, future in taken:
                     future.set_exception(error)
+                return
+        if not found:  # now the error no longer holds the memory of all of them
+            for one in taken:
+                self._solve([one], settings)
             return
         for scene, future in taken:
             own, found = found[: scene.num_scenes], found[scene.num_scenes :]
