@@ -23,7 +23,7 @@ from cassi.files import read_measurement
 from cassi.files.formats.table import FORMATS
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.DOTALL)
 Example = Callable[[str], dict[str, Any]]
 
 
@@ -33,7 +33,8 @@ def example(tmp_path, monkeypatch) -> Example:
     monkeypatch.chdir(tmp_path)
 
     def run(words: str) -> dict[str, Any]:
-        (found,) = [text for text in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if words in text]
+        (found,) = [text for text in EXAMPLES if words in text]
+        assert len(found.splitlines()) < 30
         names: dict[str, Any] = {"__name__": "example"}
         exec(compile(found, "CONTRIBUTING.md", "exec", dont_inherit=True), names)
         return names
@@ -41,8 +42,9 @@ def example(tmp_path, monkeypatch) -> Example:
     return run
 
 
-def test_a_camera(example):
+def test_a_camera(example, capsys):
     A = example("class FilterArray")["FilterArray"]((torch.arange(4)[:, None] + torch.arange(5)) % 3)
+    assert float(re.search(r"[\d.]+", capsys.readouterr().out).group()) == pytest.approx(1, abs=0.02)
     A.dtype, A.tol, A.max_iters = torch.float64, 1e-13, 500
     matrix = np.stack([A.forward(x).numpy().ravel() for x in torch.eye(60, dtype=A.dtype).view(60, 3, 4, 5)], axis=1)
     case = contract.Case(A, matrix)
@@ -53,6 +55,14 @@ def test_a_camera(example):
         contract.test_every_solver_takes_every_camera,
     ):  # fmt: skip
         check(case)
+
+
+def test_a_prior_and_a_stage_as_they_are_written_there(example, capsys):
+    assert len(EXAMPLES) == 5
+    example("def smooth(")
+    example("class Smooth(Stage)")
+    prior, stages = capsys.readouterr().out.splitlines()
+    assert float(prior) < 0.01 and stages == "(Tv(num_iters=50), Smooth(size=3))"
 
 
 @dataclass(frozen=True)
@@ -107,7 +117,7 @@ assert "restarts: int" in made["keywords"]() and "`--restarts` `N`" in made["tab
 
 def test_a_setting(tmp_path):
     """One field, and no other edit: checked, parsed, in the help, recorded, on the page of options, and typed."""
-    (field,) = [text for text in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "restarts" in text]
+    (field,) = [text for text in EXAMPLES if "restarts" in text]
     for folder in ("cassi", "docs"):
         shutil.copytree(
             ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("*.safetensors", "*.png", "__pycache__")
@@ -118,8 +128,9 @@ def test_a_setting(tmp_path):
     subprocess.run([sys.executable, "-c", TRIED], cwd=tmp_path, env={**os.environ, "PYTHONPATH": "."}, check=True)
 
 
-def test_a_file_format(example, monkeypatch):
+def test_a_file_format(example, monkeypatch, capsys):
     """With its line in the table of formats, a measurement is read from it as from any other."""
     monkeypatch.setattr("cassi.files.opening.FORMATS", (*FORMATS, example("def open_raw")["RAW"]))
     m = read_measurement("a.raw", mask=np.eye(2, 2, dtype=np.float32), num_bands=2)
     assert m.y.shape == (2, 3) and m.shifts == (0, 1)
+    assert capsys.readouterr().out == "measurement (2, 3) uint16\n"

@@ -123,24 +123,6 @@ def run_command(command: str) -> None:
     assert not code, f"{command!r} ended with exit code {code}"
 
 
-def test_the_examples_of_contributing_are_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    """A new camera, prior, stage and format: each runs alone, is short, and prints what it states.
-
-    The new setting is a field of a class, which `test_contributing.py` tests.
-    """
-    monkeypatch.chdir(tmp_path)
-    examples = [block.text for block in blocks(ROOT / "CONTRIBUTING.md") if block.language == "python"]
-    assert len(examples) == 5
-    for text in (text for text in examples if not text.startswith(" ")):
-        assert len(text.splitlines()) < 30
-        exec(compile(text, "CONTRIBUTING.md", "exec", dont_inherit=True), {"__name__": "example"})
-    camera, prior, stages, listing = capsys.readouterr().out.splitlines()
-    assert abs(float(re.search(r"[\d.]+", camera).group()) - 1) < 0.02
-    assert float(prior) < 0.01
-    assert stages == "(Tv(num_iters=50), Smooth(size=3))"
-    assert listing == "measurement (2, 3) uint16"
-
-
 def save_one_figure(figures, folder, save=cassi.looking.figures.save_figures, **settings) -> list[Path]:
     """The last of them, in few dots."""
     return save(dict([list(figures.items())[-1]]), folder, dpi=30)
