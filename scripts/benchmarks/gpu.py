@@ -239,12 +239,11 @@ def _steps(clock: Clock, device: torch.device, scene: Scene, options: dict[str, 
     def network(on: torch.device) -> Callable[[], object]:
         A, prior = CASSI.from_step(mask, 2, len(x)).to(on), shipped_prior().on(on)
         B = smooth_basis(len(x), prior.size.components).to(x).to(on)
-        start, variance = torch.einsum("kc,chw->khw", B, x.to(on)), torch.full_like(y, 1e-4).to(on)
+        start, b, variance = torch.einsum("kc,chw->khw", B, x.to(on)), y.to(on), torch.full_like(y, 1e-4).to(on)
         steps = Steps.of(A, B, prior).repeated()
         level = float(x.mean())
-        return torch.no_grad()(
-            lambda: unrolled(A, y.to(on), B, prior, start, variance=variance, level=level, steps=steps)
-        )
+        solve = partial(unrolled, A, b, B, prior, start, variance=variance, level=level, steps=steps)
+        return torch.no_grad()(solve)
 
     def of_camera(name: str, on: torch.device) -> Callable[[], object]:
         A = CASSI.from_step(mask, 2, len(x)).to(on)
