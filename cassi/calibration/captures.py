@@ -169,10 +169,11 @@ def learn_mask_error(
     after, texture = [_squares(corrected, x, frame) for x, frame in zip(cubes, frames, strict=True)], _texture(cubes)
     light = [frame.y[frame.judging].double().square().sum() for frame in frames]
     errors = tuple(
-        (float((b.sum() / s).sqrt()), float((a.sum() / s).sqrt())) for b, a, s in zip(before, after, light, strict=True)
+        (math.sqrt(b.sum() / s), math.sqrt(a.sum() / s)) for b, a, s in zip(before, after, light, strict=True)
     )
     falls = torch.cat([(b - a) / v for b, a, v in zip(before, after, noise, strict=True)])
-    sure = float(falls.mean()) / max(float(falls.std()) / math.sqrt(len(falls)), TINY)
+    std, mean = torch.stack(torch.std_mean(falls)).tolist()
+    sure = mean / max(std / math.sqrt(len(falls)), TINY)
     b, a = (torch.cat([one / s for one, s in zip(of, light, strict=True)]).sum() for of in (before, after))
     faded, as_well = texture / rough, float(a) <= MAX_RISE**2 * float(b)
     accepted = as_well and (len(frames) > 1 or faded < FAR_LESS or (sure > EVEN and faded < FADED))
