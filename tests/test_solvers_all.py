@@ -270,8 +270,8 @@ def test_the_monitor_sees_the_history_and_may_stop(solve):
     assert torch.equal(seen[1][1], solve(A, noisy(A), num_iters=2).x), "the monitor sees the cube of its iteration"
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
 @every_solver
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_bad_measurements_stop_at_the_first_iteration(solve, bad):
     A, _ = camera()
     y = noisy(A)
