@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 
 from cassi.cli.options import DEBUG, QUIET, TABLE, options_of, words
-from cassi.files.names import BAD_PIXELS, MASK, MEAN_BAND, MEASUREMENT, SHIFTS, TRUTH, WAVELENGTHS
+from cassi.files.names import BAD_PIXELS, MASK, MEAN_BAND, MEASUREMENT, SENSITIVITY, SHIFTS, TRUTH, WAVELENGTHS
 from cassi.optics.wavelengths import PRESETS
 from cassi.settings import Settings
 
@@ -29,6 +29,7 @@ PARTS = (
     ("truth", TRUTH, "(C, H, W) or (N, C, H, W)", "as y"),
     ("true mean over bands", MEAN_BAND, "(H, W)", "as y"),
     ("bad pixels", BAD_PIXELS, "(H, W'), nonzero is bad", ""),
+    ("sensitivity of pixels", SENSITIVITY, "(H, W'), divides the light", ""),
 )
 
 

@@ -1,13 +1,18 @@
 """A mask that is wrong element by element, learned from simulated captures whose true mask is known."""
 
+from dataclasses import replace
+
+import h5py
 import numpy as np
 import pytest
 import torch
+from messages import refused
 from scipy import ndimage
 
+import cassi
 from cassi.calibration.captures import Frame, learn_mask_error, variance_of
 from cassi.calibration.found_camera import find_camera
-from cassi.files import read_measurement, write_measurement
+from cassi.files import read_measurement, write_arrays, write_measurement
 from cassi.optics.building import build_camera
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
@@ -24,8 +29,8 @@ def picture(seed: int, size: tuple[int, int]) -> torch.Tensor:
     return torch.as_tensor(spectra[regions].transpose(2, 0, 1), dtype=torch.float32)
 
 
-def capture(mask: np.ndarray, seed: int) -> torch.Tensor:
-    y = CASSI(torch.from_numpy(mask), SHIFTS).forward(picture(seed, mask.shape)).numpy()
+def capture(mask: np.ndarray, seed: int, gain: np.ndarray | float = 0.0) -> torch.Tensor:
+    y = (1 + gain) * CASSI(torch.from_numpy(mask), SHIFTS).forward(picture(seed, mask.shape)).numpy()
     return torch.from_numpy((np.random.default_rng(seed).poisson(y * ELECTRONS) / ELECTRONS).astype(np.float32))
 
 
@@ -39,19 +44,59 @@ def true(given) -> np.ndarray:
     return np.clip(given + 0.1 * np.random.default_rng(9).standard_normal(given.shape), 0, None).astype(np.float32)
 
 
-def learned(given: np.ndarray, true: np.ndarray, count: int):
+def learned(given: np.ndarray, snapshots: list[torch.Tensor]):
     A = CASSI(torch.from_numpy(given), SHIFTS)
-    return learn_mask_error([Frame.of(A, capture(true, seed), 0) for seed in range(1, 1 + count)], A.mask, SHIFTS)
+    frames = [Frame.of(A, y, seed) for seed, y in enumerate(snapshots)]
+    return learn_mask_error(frames, A.mask, SHIFTS)
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_mask_that_is_wrong_place_by_place_is_corrected(given, true, count):
-    found = learned(given, true, count)
-    left = true - given - found.error.numpy()
-    assert found.accepted and left.std() < {1: 0.85, 3: 0.6}[count] * (true - given).std()
-    assert found.mean_errors[1] < found.mean_errors[0]
-    right = learned(given, given, count)
-    assert not right.accepted and right.reason, "one that is right is left alone"
+    found = learned(given, [capture(true, seed) for seed in range(1, 1 + count)])
+    assert found.accepted
+    wrong, left = true - given, true - given - found.error.numpy()
+    assert left.std() < {1: 0.85, 3: 0.6}[count] * wrong.std()
+    before, after = found.mean_errors
+    assert after < before
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_mask_that_is_right_is_left_alone(given, count):
+    found = learned(given, [capture(given, seed) for seed in range(1, 1 + count)])
+    assert not found.accepted and found.reason
+
+
+def test_the_sensitivity_of_detector_pixels_is_found_where_it_varies(given, true):
+    """By several captures; one cannot tell it from its scene."""
+    gain = 0.05 * np.random.default_rng(2).standard_normal((SIZE, SIZE + max(SHIFTS)))
+    even, found = (learned(given, [capture(true, seed, g) for seed in (1, 2, 3)]) for g in (0.0, gain))
+    assert even.accepted and even.gain is None
+    assert found.accepted and (found.gain.numpy() - gain).std() < 0.8 * gain.std()
+    before, after = found.mean_errors
+    assert after < 0.75 * before
+    assert learned(given, [capture(true, 1, gain)]).gain is None
+
+
+def test_the_file_of_a_camera_keeps_the_sensitivity(given, true, tmp_path):
+    """And a reconstruction divides by it what is above the black level."""
+    gain = 0.05 * np.random.default_rng(2).standard_normal((SIZE, SIZE + max(SHIFTS)))
+    ms = [Measurement(y=capture(true, seed, gain).numpy(), mask=given, shifts=SHIFTS) for seed in (1, 2, 3)]
+    found = find_camera(*ms)
+    assert (found.sensitivity - 1 - gain).std() < 0.8 * gain.std()
+    assert "sensitivity of detector pixels" in found.message
+    found.save(tmp_path / "camera.h5")
+    black = 0.1
+    write_arrays(tmp_path / "y.h5", {"measurement": ms[0].y + black})
+    m = read_measurement(tmp_path / "y.h5", mask=tmp_path / "camera.h5")
+    np.testing.assert_array_equal(m.sensitivity, found.sensitivity.astype(np.float32))
+    how = {"solver": "least-squares", "camera": "as-given"}
+    result = cassi.reconstruct(m, black_level=black, **how)
+    plain = replace(m, y=(m.y - np.float32(black)) / m.sensitivity, sensitivity=None)
+    torch.testing.assert_close(result.cube, cassi.reconstruct(plain, black_level=0, **how).cube)
+    result.save(tmp_path / "cube.h5")
+    with h5py.File(tmp_path / "cube.h5") as file:
+        np.testing.assert_array_equal(file["sensitivity"][:], m.sensitivity)
+    refused(cassi.reconstruct, replace(m, sensitivity=0 * m.sensitivity), **how)
 
 
 def test_the_found_camera_holds_the_corrected_mask(tmp_path):
@@ -81,7 +126,8 @@ def test_the_noise_is_that_of_photons_and_of_a_share_of_the_light():
     frame = Frame.of(A, noisy, 0)
     level = float((noisy[frame.fitted] / frame.y[frame.fitted]).median())
     found = variance_of(A, x / level, frame).sqrt() * level
-    assert (found / expected)[y > y.median()].log().abs().mean() < 0.1
+    bright = y > y.median()
+    assert (found / expected)[bright].log().abs().mean() < 0.1
 
 
 def test_held_out_pixels_take_no_part(given, true):

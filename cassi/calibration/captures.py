@@ -1,5 +1,7 @@
 """A camera's mask learned from its own captures: scenes and the mask's error are estimated in turn.
 
+Of several captures the sensitivity of each detector pixel is learned, too.
+
 Each round reconstructs every capture through the mask so far, takes the fine texture off the cubes, and fits the mask's
 error to what these leave of the snapshots (`mask_error`). How strongly is decided by captures that take no part in the
 fit or, of a single one, by detector pixels that take no part; whether the result is believed, by other detector pixels,
@@ -9,7 +11,7 @@ which no fit has seen.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, Self
 
@@ -18,6 +20,7 @@ import torch
 from torch import Tensor
 
 from cassi.calibration.mask_error import (
+    Fit,
     Residual,
     fit_error,
     short_reconstruction,
@@ -26,15 +29,17 @@ from cassi.calibration.mask_error import (
     without_texture,
 )
 from cassi.choice.judge import EVEN
+from cassi.optics.coded_aperture import MASK_ERROR
 from cassi.optics.detector import brightness
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.learned import LearnedPrior
 
 TUNING, JUDGING = 0.03, 0.07  # shares of the detector pixels that choose how strongly to fit, and that accept
 ROUNDS = 2  # of scenes and mask
-SPREADS = (0.02, 0.04, 0.08, 0.16)  # of the mask's error, relative to its greatest transmission, that are tried
+# Of the mask's error, relative to its greatest transmission, and of the sensitivity, that are tried.
+SPREADS = (0.02, 0.04, 0.08, 0.16)
 MIN_SIDE = 64  # of a mask whose error is looked for: smaller snapshots have too few pixels that judge [pixel]
-MIN_EXPLAINED = 0.02  # of the variance of the kept residual that a fit must explain, else there is nothing to correct
+MIN_EXPLAINED = 0.02  # of the variance of the kept residual that an error must explain, and the sensitivity besides
 TINY = 1e-12  # of y of brightness 1, squared
 DARK = 0.02  # detector pixels below this share of the brightest are not fitted to
 # A correction by one capture is taken where the fine texture of the cube falls to FADED and the squared errors of the
@@ -72,6 +77,10 @@ class Frame:
         """Where there is light enough to fit to."""
         return self.y > DARK * torch.where(self.fitted, self.y, -math.inf).max()
 
+    def less(self, g: Tensor) -> Frame:
+        """As pixels of one sensitivity have it, y / (1 + g)."""
+        return replace(self, y=self.y / (1 + g))
+
     def without(self, A: CASSI) -> tuple[CASSI, Tensor]:
         """Camera and snapshot of the pixels that are fitted."""
         return A.weighted(self.fitted.to(self.y)), torch.where(self.fitted, self.y, 0)
@@ -83,11 +92,14 @@ class MaskError:
 
     Attributes:
         error: e, (H, W), to be added to the mask of every band where it is accepted.
+        gain: g, (H, W'), by which detector pixels exceed the usual sensitivity, likewise; None where that explains
+            nothing, or of a single capture.
         accepted: whether detector pixels that no fit has seen are predicted better with it by smoother cubes, or about
             as well by far smoother ones.
         explained: share of the variance of kept residuals that it explains, a number for each round.
         errors: held-out error of short reconstructions, (captures, 2): as given, and corrected.
-        spread: standard deviation of e that was assumed, relative to the mask's greatest transmission.
+        spread, gain_spread: standard deviations of e and g that were assumed, that of e relative to the mask's greatest
+            transmission.
         left: that of what remains unknown of the mask, likewise.
         sure: by how many standard errors the squared errors of the pixels that judge fell.
         texture: fine texture of the cubes with the corrected mask, relative to that with the mask as given.
@@ -95,10 +107,13 @@ class MaskError:
     """
 
     error: Tensor
+    gain: Tensor | None
     accepted: bool
     explained: tuple[float, ...] = ()
     errors: tuple[tuple[float, float], ...] = ()
     spread: float = 0.0
+    spread: float = 0.0
+    gain_spread: float = 0.0
     left: float = 0.0
     sure: float = 0.0
     texture: float = 1.0
@@ -111,18 +126,19 @@ class MaskError:
         return float(before), float(after)
 
     def on_cpu(self) -> Self:
-        """The same with its image in memory."""
-        return replace(self, error=self.error.cpu())
+        """The same with its images in memory."""
+        return replace(self, error=self.error.cpu(), gain=None if self.gain is None else self.gain.cpu())
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values that JSON can hold, without the image."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "error"}
+        """Plain values that JSON can hold, without the images."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("error", "gain")}
 
 
-class _Fit(NamedTuple):
-    error: Tensor
-    spread: float
-    explained: float
+class _Tuned(NamedTuple):
+    fit: Fit
+    spread: float = 0.0
+    gain_spread: float = 0.0
+    explained: float = 0.0
 
 
 def learn_mask_error(
@@ -141,32 +157,34 @@ def learn_mask_error(
     top = float(mask.max())
     variances = [_first_variance(given, frame) for frame in frames]
 
-    def reconstruct(A: CASSI, k: int) -> list[Tensor]:
+    def reconstruct(A: CASSI, g: Tensor, k: int) -> list[Tensor]:
         """The cubes of round k; the variances are those of their residuals from then on."""
         cubes = []
-        for n, frame in enumerate(frames):
+        for n, frame in enumerate(one.less(g) for one in frames):
             x = short_reconstruction(*frame.without(A), variances[n], prior)
             variances[n] = variance_of(A, x, frame)
             cubes.append(x)
             report((k + (n + 1) / len(frames)) / ROUNDS)
         return cubes
 
-    def fit(cubes: list[Tensor]) -> _Fit:
+    def fit(cubes: list[Tensor]) -> _Tuned:
         return _tuned([_residual(given, *of) for of in zip(cubes, frames, variances, strict=True)], frames, top)
 
     # the first round
-    cubes = reconstruct(given, 0)
-    before, rough = [_squares(given, x, frame) for x, frame in zip(cubes, frames, strict=True)], _texture(cubes)
+    none = torch.zeros_like(frames[0].y)
+    cubes = reconstruct(given, none, 0)
+    before, rough = [_squares(given, none, x, frame) for x, frame in zip(cubes, frames, strict=True)], _texture(cubes)
     noise = [v[frame.judging].double() for v, frame in zip(variances, frames, strict=True)]
     first = fit(cubes)
     if first.explained < MIN_EXPLAINED:
-        none = mask.new_zeros(mask.shape[-2:])
-        return MaskError(none, False, reason="what the snapshots leave does not look like an error of the mask")
-    corrected = replace(given, mask=(mask + first.error).clamp(min=0))
-    cubes = reconstruct(corrected, 1)
+        reason = "what the snapshots leave does not look like an error of the mask"
+        return MaskError(mask.new_zeros(mask.shape[-2:]), None, False, reason=reason)
+    e, g = first.fit
+    corrected = replace(given, mask=(mask + e).clamp(min=0))
+    cubes = reconstruct(corrected, g, 1)
 
     # judge it
-    after, texture = [_squares(corrected, x, frame) for x, frame in zip(cubes, frames, strict=True)], _texture(cubes)
+    after, texture = [_squares(corrected, g, x, frame) for x, frame in zip(cubes, frames, strict=True)], _texture(cubes)
     light = [frame.y[frame.judging].double().square().sum() for frame in frames]
     errors = tuple(
         (math.sqrt(b.sum() / s), math.sqrt(a.sum() / s)) for b, a, s in zip(before, after, light, strict=True)
@@ -185,10 +203,13 @@ def learn_mask_error(
     reason = (
         "" if accepted else "a corrected mask neither makes far smoother cubes nor predicts better what took no part"
     )
-    # What remains lies between what was found, which is shrunken, and what was assumed, which is tried in steps of two.
-    # Simulated masks that are wrong by 12 %: about 0.1 of it, where the network then gains 0.13 dB on average.
-    left = math.sqrt(float(best.error.std()) / top * best.spread)
-    return MaskError(best.error, accepted, explained, errors, best.spread, left, sure, faded, reason)
+    # What remains lies between what was found, which is shrunken, and what was assumed, which is tried in steps of two;
+    # with each further capture less does. Of simulated masks that are wrong by 12 %, a capture alone leaves about 0.1,
+    # with which the network gains 0.13 dB on average.
+    e, gain = best.fit.e, best.fit.g if best.gain_spread else None
+    left = max(math.sqrt(float(e.std()) / top * best.spread / len(frames)), MASK_ERROR)
+    spreads = best.spread, best.gain_spread
+    return MaskError(e, gain, accepted, explained, errors, *spreads, left, sure, faded, reason)
 
 
 def _texture(cubes: list[Tensor]) -> float:
@@ -222,34 +243,49 @@ def variance_of(A: CASSI, x: Tensor, frame: Frame) -> Tensor:
     return variance.clamp(min=TINY)
 
 
-def _squares(A: CASSI, x: Tensor, frame: Frame) -> Tensor:
+def _squares(A: CASSI, g: Tensor, x: Tensor, frame: Frame) -> Tensor:
     """Squared errors at the pixels that judge, (n,) float64."""
-    return (frame.y - A.forward(x))[frame.judging].double().square()
+    return (frame.y - (1 + g) * A.forward(x))[frame.judging].double().square()
 
 
 def _residual(A: CASSI, x: Tensor, frame: Frame, variance: Tensor) -> Residual:
     """What the camera as given leaves of a snapshot when the cube has lost its fine texture."""
     flat = without_texture(x)
-    known = frame.fitted | frame.tuning
-    r = torch.where(known, frame.y - A.forward(flat), 0)
+    known, seen = frame.fitted | frame.tuning, A.forward(flat)
+    r = torch.where(known, frame.y - seen, 0)
     r = torch.where(known, r - smooth_part(r, known), 0)
-    return Residual(flat, r, torch.where(frame.fitted & frame.lit, 1 / variance, 0), A.shifts)
+    return Residual(flat, r, seen, torch.where(frame.fitted & frame.lit, 1 / variance, 0), A.shifts)
 
 
-def _tuned(residuals: Sequence[Residual], frames: Sequence[Frame], top: float) -> _Fit:
-    """The fit whose spread predicts best what took no part: each capture from the others, or held-out pixels of one."""
-    best = _Fit(torch.zeros(()), 0.0, 0.0)
-    for spread in SPREADS:
+def _tuned(residuals: Sequence[Residual], frames: Sequence[Frame], top: float) -> _Tuned:
+    """The fit whose spreads predict best what took no part: each capture from the others, or held-out pixels of one.
+
+    First that of the mask's error is chosen, then, of several captures, that of the sensitivity, if it adds clearly.
+    """
+    alone = len(frames) == 1
+
+    def trial(spread: float, gain_spread: float) -> _Tuned:
         sums = residuals[0].r.new_zeros(2, dtype=torch.float64)  # left, and in total
-        alone = fit_error(residuals, spread * top) if len(frames) == 1 else None
+        own = fit_error(residuals, spread * top) if alone else none
         for n, (one, frame) in enumerate(zip(residuals, frames, strict=True)):
             others = [other for k, other in enumerate(residuals) if k != n]
-            e = fit_error(others, spread * top) if alone is None else alone
-            place = frame.tuning if alone is not None else frame.tuning | frame.fitted
+            fit = own if alone else fit_error(others, spread * top, gain_spread)
+            place = frame.tuning if alone else frame.tuning | frame.fitted
             weight = torch.where(place & frame.lit, 1 / frame.y.square().clamp(min=TINY), 0)
-            sums += torch.stack([((one.r - one.of_error(e)).square() * weight).sum(), (one.r.square() * weight).sum()])
-        if (explained := 1 - float(sums[0] / sums[1])) > best.explained:
-            best = _Fit(torch.zeros(()) if alone is None else alone, spread, explained)
-        else:
-            break
-    return best if len(frames) == 1 or not best.spread else best._replace(error=fit_error(residuals, best.spread * top))
+            sums += torch.stack([((one.r - fit.of(one)).square() * weight).sum(), (one.r.square() * weight).sum()])
+        return _Tuned(own, spread, gain_spread, 1 - float(sums[0] / sums[1]))
+
+    def best_of(best: _Tuned, trials: Iterable[tuple[float, float]]) -> _Tuned:
+        for spreads in trials:
+            if (new := trial(*spreads)).explained <= best.explained:
+                break
+            best = new
+        return best
+
+    none = Fit(residuals[0].x.new_zeros(residuals[0].x.shape[-2:]), torch.zeros_like(residuals[0].r))
+    best = best_of(_Tuned(none), ((spread, 0.0) for spread in SPREADS))
+    if alone or not best.spread:
+        return best
+    more = best_of(best, ((best.spread, spread) for spread in SPREADS))
+    best = more if more.explained >= best.explained + MIN_EXPLAINED else best
+    return best._replace(fit=fit_error(residuals, best.spread * top, best.gain_spread))

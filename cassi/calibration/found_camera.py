@@ -51,6 +51,7 @@ class FoundCamera:
         remainders: by how much the bands of a cube lie to the right of where they belong [pixel], see `register`.
         left_out: (H, W') bool, detector pixels that light reaches through elements beyond the mask's picture, and
             defects; or None.
+        sensitivity: (H, W') of detector pixels, as several captures show it, or None.
         defects: how many dead, warm or stuck detector pixels are among them.
         disputed: how many look so, where they are too many to be believed, and none of them is left out.
         mask_error: what was learned of the mask element by element; it is in `mask` where it was accepted. None where
@@ -66,6 +67,7 @@ class FoundCamera:
     dispersion: float = 0.0
     remainders: tuple[float, ...] = ()
     left_out: np.ndarray | None = None
+    sensitivity: np.ndarray | None = None
     defects: int = 0
     disputed: int = 0
     mask_error: MaskError | None = None
@@ -130,6 +132,8 @@ class FoundCamera:
         if self.corrected is not None:
             words.append(f"its elements corrected by {float(self.corrected.error.std()) / float(self.mask.max()):.1%}")
             before, after = self.corrected.mean_errors
+            if self.sensitivity is not None:
+                words.append(f"the sensitivity of detector pixels by {self.sensitivity.std():.1%}")
         trial = f"in a short trial its held-out error is {after:.2%}, that of the camera as given {before:.2%}"
         return f"Camera found from the snapshot: {', '.join(words)}; {trial}."
 
@@ -162,6 +166,7 @@ class FoundCamera:
     def in_place(self, m: Measurement) -> Measurement:
         """The measurement with this camera in place of its own."""
         m = m if self.left_out is None else replace(m, bad_pixels=any_bad((m.bad_pixels, self.left_out)))
+        m = m if self.sensitivity is None else replace(m, sensitivity=self.sensitivity)
         if not self.accepted:
             return m
         left = None if self.corrected is None else self.corrected.left
@@ -170,7 +175,8 @@ class FoundCamera:
     def save(
         self, path: str | os.PathLike[str], *, wavelengths: np.ndarray | None = None, overwrite: bool = False
     ) -> Path:
-        """Write HDF5: mask, shifts, mask_3d_shift (C, H, W'), each band's mask where it falls, bad_pixels if any.
+        """Write HDF5: mask, shifts, mask_3d_shift (C, H, W'), each band's mask where it falls, bad_pixels and
+        sensitivity if any.
 
         `wavelengths` of the bands [nm] are written where they are known: who reads the camera has them too.
 
@@ -183,6 +189,7 @@ class FoundCamera:
         shifted = np.stack([np.pad(mask, side) for mask, side in zip(masks, sides, strict=True)]).astype(np.float32)
         arrays = {"mask": self.mask, "shifts": np.asarray(self.shifts), "mask_3d_shift": shifted}
         arrays |= {} if self.left_out is None else {"bad_pixels": self.left_out}
+        arrays |= {} if self.sensitivity is None else {"sensitivity": self.sensitivity}
         arrays |= {} if wavelengths is None else {"wavelengths": wavelengths}
         axes = {"mask": "CHW", "mask_3d_shift": "CHW"}
         stated = {"camera": self.as_dict(), "mask_error": None if self.corrected is None else self.corrected.left}
@@ -353,17 +360,20 @@ def _corrected(
     if height * width > PART**2:  # a part of them shows whether there is anything to correct
         part = highest_variance_window(torch.stack(snapshots), (height, width), PART)
         blocks = [crop(camera, y, *part) for y in snapshots]
-        frames = [Frame.of(block, y, seed) for block, y in blocks if isinstance(block, CASSI)]
+        frames = [Frame.of(block, y, seed + n) for n, (block, y) in enumerate(blocks) if isinstance(block, CASSI)]
         mask = camera.mask[..., part[0], part[1]]
         learned = learn_mask_error(frames, mask, camera.shifts, prior=prior)
         if not learned.accepted:
             return replace(found, mask_error=learned.on_cpu())
-    frames = [Frame.of(camera, y, seed) for y in snapshots]
+    frames = [Frame.of(camera, y, seed + n) for n, y in enumerate(snapshots)]  # what one holds out, others show
     learned = learn_mask_error(frames, camera.mask, camera.shifts, prior=prior, report=report).on_cpu()
     if not learned.accepted:
         return replace(found, mask_error=learned)
     corrected = np.clip(m.mask + learned.error.numpy(), 0, None).astype(m.mask.dtype)
-    return replace(found, mask=corrected, shifts=m.shifts, accepted=True, mask_error=learned)
+    sensitivity = m.sensitivity
+    if learned.gain is not None:
+        sensitivity = (1 + learned.gain.numpy()) * (1 if sensitivity is None else sensitivity)
+    return replace(found, mask=corrected, shifts=m.shifts, sensitivity=sensitivity, accepted=True, mask_error=learned)
 
 
 def align(
@@ -460,6 +470,7 @@ def predictions(m: Measurement, found: FoundCamera, *, black_level: float | None
     """Held-out error of a short reconstruction of a measurement with a camera; arguments as for `find_camera`."""
     given, bad = _through(m, m.mask), _bad_pixels(m)
     camera = _through(replace(m, shifts=found.shifts), found.mask)
+    m = m if found.sensitivity is None else replace(m, sensitivity=found.sensitivity)
     return error_of([Trial.of(camera, given, y, bad, seed) for y in _frames(m, camera, bad, black_level)])
 
 
@@ -470,5 +481,6 @@ def _frames(m: Measurement, A: Camera, bad: torch.Tensor | None, black_level: fl
     for frame in m.y.reshape(-1, *m.y.shape[-2:])[:FRAMES]:
         y = torch.as_tensor(frame, dtype=torch.float32, device=A.device)
         y = y - (black_level_of(known, y) if black_level is None else black_level)
+        y = y if m.sensitivity is None else y / torch.as_tensor(m.sensitivity, device=A.device)
         frames.append(y if bad is None else torch.where(bad, 0, y))
     return frames

@@ -1,15 +1,18 @@
 """What a mask's picture gets wrong, place by place: a regularized least-squares fit to residuals of snapshots.
 
-    y = Phi(m) x + n,    m = m_0 + e
+    y = (1 + g) Phi(m) x + n,    m = m_0 + e
 
-e is small, independent of the scene and, from row to row, of itself. Light passes a place (i, j) of the mask in every
+g is how far each detector pixel is from the usual sensitivity, which several snapshots show; of one, g = 0. e is small,
+independent of the scene and, from row to row, of itself. Light passes a place (i, j) of the mask in every
 band, so that an error there shows in as many detector pixels of row i as there are bands: Phi(m) x is linear in m, too,
 
     (d Phi x / d m) e = sum_c S_c (e x_c),
 
-a sum of shifted images again. Of a scene that is known up to its fine texture, e is the least of
+a sum of shifted images again. Of scenes that are known up to their fine texture, e and g are the least of
 
-    sum_n |W_n^1/2 (r_n - sum_c S_c (e x_nc))|^2 + |e|^2 / spread^2,    r_n = y_n - Phi(m_0) x_n
+    sum_n |W_n^1/2 (r_n - sum_c S_c (e x_nc) - g s_n)|^2 + |e|^2 / spread^2 + |g|^2 / gain_spread^2
+
+    s_n = Phi(m_0) x_n,    r_n = y_n - s_n
 
 over the snapshots n of one camera. W_n is the inverse variance of the noise. docs/physics.md says what separates e from
 a scene's own texture, and when nothing does.
@@ -20,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -49,12 +53,14 @@ class Residual:
     Attributes:
         x: cube without fine texture, (C, H, W).
         r: y - Phi(m_0) x without its slow part, (H, W').
+        seen: s = Phi(m_0) x, (H, W').
         weight: one over its variance, (H, W'); 0 where a pixel takes no part.
         shifts: of the bands, whole [pixel].
     """
 
     x: Tensor
     r: Tensor
+    seen: Tensor
     weight: Tensor
     shifts: tuple[int, ...]
 
@@ -67,17 +73,49 @@ class Residual:
         return shift_back(r, r.new_ones(self.x.shape[-2:]), self.shifts).mul_(self.x).sum(0)
 
 
-def fit_error(residuals: Sequence[Residual], spread: float, *, num_iters: int = CG_ITERS) -> Tensor:
-    """The mask's error e, (H, W), common to all bands, by conjugate gradients; `spread` is its standard deviation."""
+class Fit(NamedTuple):
+    """e (H, W), to be added to the mask, and g (H, W'), by which the detector's sensitivity exceeds 1."""
 
-    def normal(v: Tensor) -> Tensor:
-        return sum((one.back(one.of_error(v).mul_(one.weight)) for one in residuals), v / spread**2)
+    e: Tensor
+    g: Tensor
 
-    right = sum((one.back(one.r * one.weight) for one in residuals), torch.zeros(()))
+    def of(self, one: Residual) -> Tensor:
+        """What they make of a residual: sum_c S_c (e x_c) + g s, (H, W')."""
+        return one.of_error(self.e).addcmul_(self.g, one.seen)
+
+
+def fit_error(
+    residuals: Sequence[Residual], spread: float, gain_spread: float = 0.0, *, num_iters: int = CG_ITERS
+) -> Fit:
+    """e by conjugate gradients, and g; `spread` and `gain_spread` are their standard deviations.
+
+    For a given e each pixel of g has a closed form,
+
+        g = sum_n s W (r - sum_c S_c (e x_c)) / (sum_n s W s + 1 / gain_spread^2),
+
+    with which it is left out of the iterations.
+    """
+    zero = torch.zeros_like(residuals[0].r)
+    power = sum((one.seen.square() * one.weight for one in residuals), zero) if gain_spread else zero
+
+    def gain(images: Sequence[Tensor]) -> Tensor:
+        """The g that is closest to these images (H, W'), one a snapshot."""
+        pairs = zip(residuals, images, strict=True)
+        return sum((one.seen * one.weight * image for one, image in pairs), zero) / (power + gain_spread**-2)
+
+    def back(images: Sequence[Tensor]) -> Tensor:
+        """Adjoint of what g leaves of the images."""
+        if gain_spread:
+            g = gain(images)
+            images = [image - g * one.seen for one, image in zip(residuals, images, strict=True)]
+        pairs = zip(residuals, images, strict=True)
+        return sum((one.back(image * one.weight) for one, image in pairs), torch.zeros(()))
+
+    right = back([one.r for one in residuals])
     tiny = torch.finfo(right.dtype).tiny
 
     def step(e: Tensor, rest: Tensor, p: Tensor, rr: Tensor) -> tuple[Tensor, ...]:
-        q = normal(p)
+        q = back([one.of_error(p) for one in residuals]) + p / spread**2
         length = rr / (p * q).sum().clamp(min=tiny)
         e.add_(p * length)
         rest.sub_(q * length)
@@ -89,7 +127,7 @@ def fit_error(residuals: Sequence[Residual], spread: float, *, num_iters: int = 
     rr = rest.square().sum()
     for _ in range(num_iters):
         e, rest, p, rr = again(e, rest, p, rr)
-    return e
+    return Fit(e, gain([one.r - one.of_error(e) for one in residuals]) if gain_spread else zero)
 
 
 def short_reconstruction(A: CASSI, y: Tensor, variance: Tensor | float, prior: LearnedPrior | None) -> Tensor:

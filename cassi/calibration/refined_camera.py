@@ -44,6 +44,8 @@ class RefinedCamera:
                 f"the mask's elements: corrected by {float(learned.error.std()):.3f} (standard deviation), explaining "
                 f"{learned.explained[-1]:.0%} of what kept {kept} hold beyond smooth scenes"
             )
+            if learned.gain is not None:
+                lines[-1] += f", with a sensitivity of detector pixels that varies by {float(learned.gain.std()):.3f}"
         elif learned is not None:
             lines.append(f"the mask's elements are left as they are: {learned.reason}")
         lines.append("held-out error as given, found from the capture alone, found from all:")

@@ -11,6 +11,7 @@ WAVELENGTHS = ("wavelengths", "wavelength", "wl", "lambda", "lambdas", "lam28", 
 SHIFTS = ("shifts", "shift", "dispersion_shifts")
 MEAN_BAND = ("mean_band",)
 BAD_PIXELS = ("bad_pixels", "bad_pixel_mask", "badpixels", "hot_pixels")
+SENSITIVITY = ("sensitivity",)
 READABLE_NAMES = {
     "measurement": MEASUREMENT,
     "mask": MASK,
@@ -19,6 +20,7 @@ READABLE_NAMES = {
     "shifts": SHIFTS,
     "mean band": MEAN_BAND,
     "bad pixels": BAD_PIXELS,
+    "sensitivity": SENSITIVITY,
 }
 
 

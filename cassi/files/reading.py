@@ -18,6 +18,7 @@ from cassi.files.names import (
     MASK,
     MEAN_BAND,
     MEASUREMENT,
+    SENSITIVITY,
     SHIFTS,
     TRUTH,
     WAVELENGTHS,
@@ -86,6 +87,7 @@ class OpenedMeasurement:
     wavelengths: np.ndarray | None
     marked: np.ndarray | None
     mask_error: float | None
+    sensitivity: np.ndarray | None
     notes: tuple[str, ...]
 
     @property
@@ -135,6 +137,7 @@ class OpenedMeasurement:
             mean_band=_mean_band(container, self.layout, size, notes),
             bad_pixels=bad,
             mask_error=self.mask_error,
+            sensitivity=self.sensitivity,
             unit=one_line(unit, 80),
             scale=scale,
             gain=None if gain is None else gain * counts.scale,
@@ -186,6 +189,11 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
     if mask_container is not container:  # the file of a camera may list pixels that it does not explain
         extra = _bad_pixel_map(mask_container, None, image, turned)
         marked = extra if marked is None else marked if extra is None else marked | extra
+    sensitivity = _sensitivity(container, image, layout.transposed)
+    if mask_container is not container and sensitivity is None:
+        sensitivity = _sensitivity(mask_container, image, layout.transposed and mask.ndim == 2)
+    if sensitivity is not None:
+        notes.append("the light is divided by the sensitivity of each detector pixel")
     shifts, mask = _geometry(container, mask_container, mask_entry, image, mask, options, notes)
     bands_nm = _wavelengths(container, mask_container, options.wavelengths, len(shifts), notes)
     return OpenedMeasurement(
@@ -199,6 +207,7 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
         bands_nm,
         marked,
         _number(mask_container, "mask_error"),
+        sensitivity,
         tuple(notes),
     )
 
@@ -248,6 +257,16 @@ def _bad_pixel_map(
     if marked.shape != shape and (marked.ndim != 3 or marked.shape[1:] != shape):
         raise InputError(f"{source.path}: '{entry.name}' has shape {marked.shape}, expected the measurement's, {shape}")
     return marked
+
+
+def _sensitivity(container: Container, shape: tuple[int, ...], transposed: bool) -> np.ndarray | None:
+    """That of each detector pixel, if the file has one; what has another shape is something else."""
+    entry = find(container, SENSITIVITY)
+    if entry is None:
+        return None
+    values = np.asarray(container.read(entry), dtype=np.float32)
+    values = values.swapaxes(-1, -2) if transposed and values.ndim == 2 else values
+    return values if values.shape == shape else None
 
 
 def _bad_pixels(

@@ -78,6 +78,7 @@ def write_measurement(
         "cube": measurement.cube,
         "mean_band": measurement.mean_band,
         "bad_pixels": measurement.bad_pixels,
+        "sensitivity": measurement.sensitivity,
     }
     axes = {"measurement": "NHW", "mask": "CHW" if measurement.shots is None else "NCHW", "cube": "NCHW"}
     if measurement.shots is not None:

@@ -66,6 +66,8 @@ class Measurement:
             shots (K, H, W').
         mask_error: standard deviation of what is unknown of the mask, relative to its greatest transmission; None: the
             usual one.
+        sensitivity: of each detector pixel (H, W'), 1 on average, float32, or None: y less its black level is divided
+            by it.
         unit: unit of `y` in words.
         scale: stored counts per unit of `y`.
         gain: electrons per unit of `y`, or None where unknown.
@@ -87,6 +89,7 @@ class Measurement:
     mean_band: np.ndarray | None = None
     bad_pixels: np.ndarray | None = None
     mask_error: float | None = None
+    sensitivity: np.ndarray | None = None
     unit: str = "as in the file"
     scale: float = 1.0
     gain: float | None = None
@@ -259,6 +262,8 @@ def check_arrays(m: Measurement) -> None:
         raise InputError(f"bad_pixels must be bool {pixels}, one per detector pixel, got {bad.dtype} {bad.shape}")
     if bad is not None and bad.all():
         raise InputError("every detector pixel is marked bad")
+    if m.sensitivity is not None and not (m.sensitivity.shape == m.y.shape[-2:] and (m.sensitivity > 0).all()):
+        raise InputError(f"the sensitivity must be {m.y.shape[-2:]} and positive, got {m.sensitivity.shape}")
     if not np.isfinite(m.y if bad is None else m.y[..., ~bad]).all():
         raise InputError("the measurement holds NaN or Inf; mark those pixels in bad_pixels")
     check_noise(m.gain, m.read_noise)

@@ -96,6 +96,13 @@ class Finished:
         given = None if self.measurement is None else self.measurement.bad_pixels
         return any_bad((given, None if self.camera is None else self.camera.left_out))
 
+    @property
+    def sensitivity(self) -> np.ndarray | None:
+        """(H, W') of the detector pixels, as given or as found, by which the light was divided; None: it was not."""
+        if self.camera is not None and self.camera.sensitivity is not None:
+            return self.camera.sensitivity
+        return None if self.measurement is None else self.measurement.sensitivity
+
     def attributes(self) -> dict[str, object]:
         """What the file of a result says of it, by name; None where nothing is known."""
         m, camera, check = self.measurement, self.camera, self.check
@@ -161,6 +168,7 @@ class Reconstruction(Finished):
             "uncertainty": _array(self.uncertainty),
             "visibility": _array(self.visibility),
             "bad_pixels": self.bad_pixels,
+            "sensitivity": self.sensitivity,
             "camera_mask": None if self.camera is None or not self.camera.accepted else self.camera.mask,
         }
         return {

@@ -95,7 +95,7 @@ def prepare(m: Measurement, found: FoundCamera | None, settings: Settings) -> Sc
     y = torch.as_tensor(for_kernels(m.y), device=on)
     noise = CameraNoise(m.gain, None if m.gain is None else m.read_noise)
     scene = Scene(A, y, m.wavelengths, noise, m.unit, check, measurement=replace(given, check=None), found=found)
-    return _subtract_black_level(scene, m.bad_pixels, settings.black_level)
+    return _subtract_black_level(scene, m.bad_pixels, settings.black_level, m.sensitivity)
 
 
 def prepare_camera(A: Camera, measurement: Array, settings: Settings) -> Scene:
@@ -146,8 +146,13 @@ def _compare_camera_masks(A: Camera, y: Tensor, bad_pixels: np.ndarray | None) -
     return compare_with_mask(m)
 
 
-def _subtract_black_level(scene: Scene, bad_pixels: np.ndarray | None, black_level: float | None) -> Scene:
-    """Less the black level, given or estimated; with a misplaced mask it cannot be estimated, and 0 is taken."""
+def _subtract_black_level(
+    scene: Scene, bad_pixels: np.ndarray | None, black_level: float | None, sensitivity: np.ndarray | None = None
+) -> Scene:
+    """Less the black level, given or estimated, and over the sensitivity of the pixels.
+
+    With a misplaced mask the black level cannot be estimated, and 0 is taken.
+    """
     A, y = scene.A, scene.y
     good = None if bad_pixels is None else torch.as_tensor(np.ascontiguousarray(~bad_pixels), device=y.device)
     if good is not None:
@@ -160,6 +165,7 @@ def _subtract_black_level(scene: Scene, bad_pixels: np.ndarray | None, black_lev
     estimated = black_level is None and (scene.check is None or scene.check.kind not in DISPLACED)
     black = tuple(black_level_of(A, frame) if estimated else float(black_level or 0) for frame in frames)
     y = torch.stack([frame - b for frame, b in zip(frames, black, strict=True)]).view(y.shape)
+    y = y if sensitivity is None else y / torch.as_tensor(for_kernels(sensitivity), device=y.device)
     if good is not None:
         y = torch.where(good, y, 0)
     check_light(y)
