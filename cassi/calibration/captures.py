@@ -112,7 +112,6 @@ class MaskError:
     explained: tuple[float, ...] = ()
     errors: tuple[tuple[float, float], ...] = ()
     spread: float = 0.0
-    spread: float = 0.0
     gain_spread: float = 0.0
     left: float = 0.0
     sure: float = 0.0
