@@ -185,3 +185,12 @@ def test_the_methods_state_white_reference_and_dark_frame(bench, tmp_path):
     assert "by the same camera; its values are reflectances." in plain and "dark" not in plain
     alone = methods_text(report_of(cassi.reconstruct(scene, **how, dark=dark)))
     assert "A dark frame was subtracted from the snapshot." in alone and "white" not in alone
+
+
+def test_a_reference_beside_a_camera_object(bench, results):
+    A, rho, light = bench
+    y, white = (A.forward(x) for x in (rho * light, light))
+    board = Measurement(y=white.numpy(), mask=A.mask.numpy(), shifts=A.shifts)
+    found = cassi.reconstruct(y, A, white=board, solver="gap-tv", num_iters=60)
+    assert found.unit == "reflectance"
+    assert torch.allclose(found.cube, reflectance(*results).cube, atol=1e-3)
