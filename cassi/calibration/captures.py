@@ -77,9 +77,9 @@ class Frame:
         """Where there is light enough to fit to."""
         return self.y > DARK * torch.where(self.fitted, self.y, -math.inf).max()
 
-    def less(self, g: Tensor) -> Frame:
+    def less(self, g: Tensor | None) -> Frame:
         """As pixels of one sensitivity have it, y / (1 + g)."""
-        return replace(self, y=self.y / (1 + g))
+        return self if g is None else replace(self, y=self.y / (1 + g))
 
     def without(self, A: CASSI) -> tuple[CASSI, Tensor]:
         """Camera and snapshot of the pixels that are fitted."""
@@ -156,7 +156,7 @@ def learn_mask_error(
     top = float(mask.max())
     variances = [_first_variance(given, frame) for frame in frames]
 
-    def reconstruct(A: CASSI, g: Tensor, k: int) -> list[Tensor]:
+    def reconstruct(A: CASSI, g: Tensor | None, k: int) -> list[Tensor]:
         """The cubes of round k; the variances are those of their residuals from then on."""
         cubes = []
         for n, frame in enumerate(one.less(g) for one in frames):
@@ -170,9 +170,8 @@ def learn_mask_error(
         return _tuned([_residual(given, *of) for of in zip(cubes, frames, variances, strict=True)], frames, top)
 
     # the first round
-    none = torch.zeros_like(frames[0].y)
-    cubes = reconstruct(given, none, 0)
-    before, rough = [_squares(given, none, x, frame) for x, frame in zip(cubes, frames, strict=True)], _texture(cubes)
+    cubes = reconstruct(given, None, 0)
+    before, rough = [_squares(given, None, x, frame) for x, frame in zip(cubes, frames, strict=True)], _texture(cubes)
     noise = [v[frame.judging].double() for v, frame in zip(variances, frames, strict=True)]
     first = fit(cubes)
     if first.explained < MIN_EXPLAINED:
@@ -205,7 +204,7 @@ def learn_mask_error(
     # What remains lies between what was found, which is shrunken, and what was assumed, which is tried in steps of two;
     # with each further capture less does. Of simulated masks that are wrong by 12 %, a capture alone leaves about 0.1,
     # with which the network gains 0.13 dB on average.
-    e, gain = best.fit.e, best.fit.g if best.gain_spread else None
+    e, gain = best.fit
     left = max(math.sqrt(float(e.std()) / top * best.spread / len(frames)), MASK_ERROR)
     spreads = best.spread, best.gain_spread
     return MaskError(e, gain, accepted, explained, errors, *spreads, left, sure, faded, reason)
@@ -242,9 +241,10 @@ def variance_of(A: CASSI, x: Tensor, frame: Frame) -> Tensor:
     return variance.clamp(min=TINY)
 
 
-def _squares(A: CASSI, g: Tensor, x: Tensor, frame: Frame) -> Tensor:
+def _squares(A: CASSI, g: Tensor | None, x: Tensor, frame: Frame) -> Tensor:
     """Squared errors at the pixels that judge, (n,) float64."""
-    return (frame.y - (1 + g) * A.forward(x))[frame.judging].double().square()
+    seen = A.forward(x) if g is None else A.forward(x).mul_(1 + g)
+    return (frame.y - seen)[frame.judging].double().square()
 
 
 def _residual(A: CASSI, x: Tensor, frame: Frame, variance: Tensor) -> Residual:
@@ -281,7 +281,7 @@ def _tuned(residuals: Sequence[Residual], frames: Sequence[Frame], top: float) -
             best = new
         return best
 
-    none = Fit(residuals[0].x.new_zeros(residuals[0].x.shape[-2:]), torch.zeros_like(residuals[0].r))
+    none = Fit(torch.zeros(()))
     best = best_of(_Tuned(none), ((spread, 0.0) for spread in SPREADS))
     if alone or not best.spread:
         return best

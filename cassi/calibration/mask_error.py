@@ -74,14 +74,15 @@ class Residual:
 
 
 class Fit(NamedTuple):
-    """e (H, W), to be added to the mask, and g (H, W'), by which the detector's sensitivity exceeds 1."""
+    """e (H, W), to be added to the mask, and g (H, W'), by which the detector's sensitivity exceeds 1; None for 0."""
 
     e: Tensor
-    g: Tensor
+    g: Tensor | None = None
 
     def of(self, one: Residual) -> Tensor:
         """What they make of a residual: sum_c S_c (e x_c) + g s, (H, W')."""
-        return one.of_error(self.e).addcmul_(self.g, one.seen)
+        seen = one.of_error(self.e)
+        return seen if self.g is None else seen.addcmul_(self.g, one.seen)
 
 
 def fit_error(
@@ -95,7 +96,7 @@ def fit_error(
 
     with which it is left out of the iterations.
     """
-    zero = torch.zeros_like(residuals[0].r)
+    zero = torch.zeros(())
     power = sum((one.seen.square() * one.weight for one in residuals), zero) if gain_spread else zero
 
     def gain(images: Sequence[Tensor]) -> Tensor:
@@ -103,19 +104,19 @@ def fit_error(
         pairs = zip(residuals, images, strict=True)
         return sum((one.seen * one.weight * image for one, image in pairs), zero) / (power + gain_spread**-2)
 
-    def back(images: Sequence[Tensor]) -> Tensor:
-        """Adjoint of what g leaves of the images."""
+    def back(images: Sequence[Tensor], start: Tensor) -> Tensor:
+        """The adjoint of what g leaves of the images, added to `start`."""
         if gain_spread:
             g = gain(images)
             images = [image - g * one.seen for one, image in zip(residuals, images, strict=True)]
         pairs = zip(residuals, images, strict=True)
-        return sum((one.back(image * one.weight) for one, image in pairs), torch.zeros(()))
+        return sum((one.back(image * one.weight) for one, image in pairs), start)
 
-    right = back([one.r for one in residuals])
+    right = back([one.r for one in residuals], zero)
     tiny = torch.finfo(right.dtype).tiny
 
     def step(e: Tensor, rest: Tensor, p: Tensor, rr: Tensor) -> tuple[Tensor, ...]:
-        q = back([one.of_error(p) for one in residuals]) + p / spread**2
+        q = back([one.of_error(p) for one in residuals], p / spread**2)
         length = rr / (p * q).sum().clamp(min=tiny)
         e.add_(p * length)
         rest.sub_(q * length)
@@ -127,7 +128,7 @@ def fit_error(
     rr = rest.square().sum()
     for _ in range(num_iters):
         e, rest, p, rr = again(e, rest, p, rr)
-    return Fit(e, gain([one.r - one.of_error(e) for one in residuals]) if gain_spread else zero)
+    return Fit(e, gain([one.r - one.of_error(e) for one in residuals]) if gain_spread else None)
 
 
 def short_reconstruction(A: CASSI, y: Tensor, variance: Tensor | float, prior: LearnedPrior | None) -> Tensor:
