@@ -66,7 +66,7 @@ def names() -> str:
         (what, f"`/{known[0]}` {layout}", ", ".join(f"`{name}`" for name in known[1:]), unit)
         for what, known, layout, unit in PARTS
     ]
-    rows.append(("attributes", "`unit`, `scale`, `gain`, `read_noise`", "", "see Counts"))
+    rows.append(("attributes", "`unit`, `scale`, `gain`, `read_noise`, `mask_error`", "", "see Counts"))
     head = ("what", "HDF5 layout, as `write_measurement` writes it", "also found under (any case, any group)", "unit")
     return table(head, rows)
 

@@ -1,10 +1,11 @@
 """The pictures of real-captures.md, from pairs of results.
 
 python docs/real_captures.py real-captures AS_GIVEN.h5 FOUND.h5 AS_GIVEN.h5 FOUND.h5 ...
-python docs/real_captures.py mask-error POSE_ALONE.h5 FOUND.h5 POSE_ALONE.h5 FOUND.h5 ...
+python docs/real_captures.py mask-error POSE_ALONE.h5 FOUND.h5 REFINED.h5 POSE_ALONE.h5 ...
 
 The first are of `reconstruct.py` with and without `--camera as-given`, the others of `cassi.reconstruct(m, camera=...)`
-with the camera of `find_camera(m, mask_error=False)`, and of `reconstruct.py`.
+with the camera of `find_camera(m, mask_error=False)`, of `reconstruct.py`, and of that with the camera of
+`calibrate.py refine`.
 """
 
 from __future__ import annotations
@@ -40,23 +41,24 @@ def bands_of(paths: list[str]) -> Figure:
     return figure
 
 
-CROP = np.s_[200:420, 150:460]  # of a capture, pixel by pixel
+CROP = np.s_[200:420, 150:390]  # of a capture, pixel by pixel
+MASKS = "mask as in its file", "corrected by this capture", "refined from four"
 
 
 @styled
 def crops_of(paths: list[str]) -> Figure:
-    """Two bands of a part of each capture, the mask as it is in its file at the left, corrected at the right."""
+    """Two bands of a part of each capture, each band on one scale, with the `MASKS` from left to right."""
     cubes = [np.asarray(read_cube(path)[0]) for path in paths]
-    figure = Figure(figsize=(6.4, 2.45 * len(cubes)), layout="constrained")
-    grid = figure.subplots(len(cubes), 2, squeeze=False)
-    for row in range(len(cubes)):
-        pair = cubes[row // 2 * 2 : row // 2 * 2 + 2]
-        band = round((0.3, 0.75)[row % 2] * (len(pair[0]) - 1))
-        white = float(np.percentile(pair[0][band][CROP], 99.5))
-        for column, words in enumerate(("mask as in its file", "mask corrected")):
-            picture = np.clip(pair[column][band][CROP] / white, 0, 1) ** 0.7
-            title = f"{words}, band {band + 1}"
-            show(grid[row, column], picture, title, cmap="gray", vmin=0, vmax=1, aspect="equal")
+    rows = [(cubes[k : k + len(MASKS)], share) for k in range(0, len(cubes), len(MASKS)) for share in (0.3, 0.75)]
+    figure = Figure(figsize=(6.4, 2.15 * len(rows)), layout="constrained")
+    grid = figure.subplots(len(rows), len(MASKS), squeeze=False)
+    for axes, (shown, share) in zip(grid, rows, strict=True):
+        band = round(share * (len(shown[0]) - 1))
+        white = float(np.percentile(shown[0][band][CROP], 99.5))
+        for column, (cube, words) in enumerate(zip(shown, MASKS, strict=True)):
+            picture = np.clip(cube[band][CROP] / white, 0, 1) ** 0.7
+            title = f"{words}, band {band + 1}" if column == 0 else words
+            show(axes[column], picture, title, cmap="gray", vmin=0, vmax=1, aspect="equal")
     return figure
 
 
