@@ -113,10 +113,17 @@ def test_the_file_of_a_camera_lies_along_the_rows(bands, tmp_path):
     write_arrays(tmp_path / "m.h5", {"measurement": y.T, "mask": rng.random((24, 20), np.float32)})
     m = read_measurement(tmp_path / "m.h5", num_bands=6)
     bad = rng.random(y.shape) > 0.9
-    found = replace(FoundCamera.as_given(m), mask=mask, left_out=bad, accepted=True)
+    even = rng.uniform(0.9, 1.1, y.shape).astype(np.float32)
+    found = replace(FoundCamera.as_given(m), mask=mask, left_out=bad, sensitivity=even, accepted=True)
     again = read_measurement(tmp_path / "m.h5", mask=found.save(tmp_path / "camera.h5"))
     assert again.transposed and np.array_equal(again.y, y)
     assert np.array_equal(again.mask, mask) and np.array_equal(again.bad_pixels, bad)
+    assert np.array_equal(again.sensitivity, even)
+    of_the_file = {"measurement": y.T, "mask": rng.random((24, 20), np.float32), "sensitivity": even.T}
+    write_arrays(tmp_path / "own.h5", of_the_file)
+    assert np.array_equal(read_measurement(tmp_path / "own.h5", num_bands=6).sensitivity, even)
+    write_arrays(tmp_path / "dead.h5", of_the_file | {"sensitivity": even.T * (even.T > 0.95)})
+    refused(read_measurement, tmp_path / "dead.h5", num_bands=6)
 
 
 def test_a_black_level_that_is_not_there_passes_for_no_contrast(scene):

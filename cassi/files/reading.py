@@ -191,7 +191,7 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
         marked = extra if marked is None else marked if extra is None else marked | extra
     sensitivity = _sensitivity(container, image, layout.transposed)
     if mask_container is not container and sensitivity is None:
-        sensitivity = _sensitivity(mask_container, image, layout.transposed and mask.ndim == 2)
+        sensitivity = _sensitivity(mask_container, image, turned)
     if sensitivity is not None:
         notes.append("the light is divided by the sensitivity of each detector pixel")
     shifts, mask = _geometry(container, mask_container, mask_entry, image, mask, options, notes)
@@ -262,11 +262,15 @@ def _bad_pixel_map(
 def _sensitivity(container: Container, shape: tuple[int, ...], transposed: bool) -> np.ndarray | None:
     """That of each detector pixel, if the file has one; what has another shape is something else."""
     entry = find(container, SENSITIVITY)
-    if entry is None:
+    if entry is None or entry.shape != (shape[::-1] if transposed else shape):
         return None
     values = np.asarray(container.read(entry), dtype=np.float32)
-    values = values.swapaxes(-1, -2) if transposed and values.ndim == 2 else values
-    return values if values.shape == shape else None
+    if not (np.isfinite(values).all() and (values > 0).all()):
+        raise InputError(
+            f"{container.path}: '{entry.name}' must be positive numbers, about 1, got {values.min():g} to "
+            f"{values.max():g}; list dead pixels as bad_pixels and give them 1 here"
+        )
+    return values.T if transposed else values
 
 
 def _bad_pixels(

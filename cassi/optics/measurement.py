@@ -262,8 +262,8 @@ def check_arrays(m: Measurement) -> None:
         raise InputError(f"bad_pixels must be bool {pixels}, one per detector pixel, got {bad.dtype} {bad.shape}")
     if bad is not None and bad.all():
         raise InputError("every detector pixel is marked bad")
-    if m.sensitivity is not None and not (m.sensitivity.shape == m.y.shape[-2:] and (m.sensitivity > 0).all()):
-        raise InputError(f"the sensitivity must be {m.y.shape[-2:]} and positive, got {m.sensitivity.shape}")
+    if (s := m.sensitivity) is not None and not (s.shape == m.y.shape[-2:] and (s > 0).all() and np.isfinite(s).all()):
+        raise InputError(f"the sensitivity must be {m.y.shape[-2:]}, positive and finite, got {s.shape}, {s.dtype}")
     if not np.isfinite(m.y if bad is None else m.y[..., ~bad]).all():
         raise InputError("the measurement holds NaN or Inf; mark those pixels in bad_pixels")
     check_noise(m.gain, m.read_noise)
