@@ -10,8 +10,9 @@ from messages import refused
 from scipy import ndimage
 
 import cassi
-from cassi.calibration.captures import Frame, learn_mask_error, variance_of
+from cassi.calibration.captures import Frame, learn_mask_error, of_other_scenes, variance_of
 from cassi.calibration.found_camera import find_camera
+from cassi.calibration.refined_camera import calibrate_from_captures
 from cassi.files import read_measurement, write_arrays, write_measurement
 from cassi.optics.building import build_camera
 from cassi.optics.measurement import Measurement
@@ -137,3 +138,14 @@ def test_held_out_pixels_take_no_part(given, true):
     other = Frame(torch.where(frame.judging, 3 * frame.y, frame.y), frame.fitted, frame.tuning, frame.judging)
     first, second = (learn_mask_error([one], A.mask, SHIFTS) for one in (frame, other))
     assert torch.equal(first.error, second.error) and first.sure != second.sure
+
+
+def test_captures_of_one_scene_count_once(given):
+    """What repeats in them is the scene."""
+    one, other = (capture(given, seed) for seed in (1, 2))
+    again = capture(given, 1) * torch.linspace(0.8, 1.2, one.shape[1])
+    assert [y is one or y is other for y in of_other_scenes([one, again, other])] == [True, True]
+    ms = [Measurement(y=y.numpy(), mask=given, shifts=SHIFTS) for y in (one, again)]
+    found = find_camera(*ms)
+    assert not found.accepted and found.mask_error.captures == 1
+    assert "1 of 2 captures show a scene again" in " ".join(calibrate_from_captures(ms).summary())

@@ -1,5 +1,6 @@
 """Scenes of several shots: what their files mean, and what is said of wrong ones."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +21,15 @@ def save(folder: Path, name: str, values: np.ndarray, key: str = "measurement") 
 
 
 def test_a_written_measurement_of_several_shots_comes_back(tmp_path):
-    m = Measurement(y=Y, mask=MASKS, shifts=(0, 2, 4), shots=3, bad_pixels=Y > 0.99)
+    even = (1 + Y / 10).astype(np.float32)
+    m = Measurement(y=Y, mask=MASKS, shifts=(0, 2, 4), shots=3, bad_pixels=Y > 0.99, sensitivity=even)
     back = read_scene(write_measurement(tmp_path / "m.h5", m))
     assert back.shots == 3 and back.shifts == (0, 2, 4)
     np.testing.assert_array_equal(back.y, Y)
     np.testing.assert_array_equal(back.mask, MASKS)
+    np.testing.assert_array_equal(back.sensitivity, even)
+    one, other = back.each_shot[:2]
+    np.testing.assert_array_equal(join_shots([replace(one, sensitivity=None), other]).sensitivity[0], 1)
 
 
 @pytest.mark.parametrize("stacked", [True, False])

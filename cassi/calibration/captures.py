@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from cassi.calibration.mask_error import (
+    LOCAL,
     Fit,
     Residual,
     fit_error,
@@ -37,7 +38,7 @@ from cassi.priors.learned import LearnedPrior
 TUNING, JUDGING = 0.03, 0.07  # shares of the detector pixels that choose how strongly to fit, and that accept
 ROUNDS = 2  # of scenes and mask
 # Of the mask's error, relative to its greatest transmission, and of the sensitivity, that are tried.
-SPREADS = (0.02, 0.04, 0.08, 0.16)
+SPREADS = tuple(MASK_ERROR * 2**k for k in range(4))
 MIN_SIDE = 64  # of a mask whose error is looked for: smaller snapshots have too few pixels that judge [pixel]
 MIN_EXPLAINED = 0.02  # of the variance of the kept residual that an error must explain, and the sensitivity besides
 TINY = 1e-12  # of y of brightness 1, squared
@@ -52,6 +53,9 @@ DARK = 0.02  # detector pixels below this share of the brightest are not fitted 
 # captures explain of one (`MIN_EXPLAINED`) is no texture of its scene: of several, none has to fade.
 FADED, FAR_LESS = 0.83, 0.73
 MAX_RISE = 1.1
+# Correlation of the pictures of two captures above which they show one scene: 0.75 at least where the lamp or a part of
+# the scene was exchanged, 0.59 at most between captures of different scenes by two real cameras.
+SAME_SCENE = 0.67
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,8 +98,8 @@ class MaskError:
         error: e, (H, W), to be added to the mask of every band where it is accepted.
         gain: g, (H, W'), by which detector pixels exceed the usual sensitivity, likewise; None where that explains
             nothing, or of a single capture.
-        accepted: whether detector pixels that no fit has seen are predicted better with it by smoother cubes, or about
-            as well by far smoother ones.
+        accepted: whether detector pixels that no fit has seen are predicted better with it; of one capture, by smoother
+            cubes, or about as well by far smoother ones.
         explained: share of the variance of kept residuals that it explains, a number for each round.
         errors: held-out error of short reconstructions, (captures, 2): as given, and corrected.
         spread, gain_spread: standard deviations of e and g that were assumed, that of e relative to the mask's greatest
@@ -104,6 +108,7 @@ class MaskError:
         sure: by how many standard errors the squared errors of the pixels that judge fell.
         texture: fine texture of the cubes with the corrected mask, relative to that with the mask as given.
         reason: why it was not accepted; empty where it was.
+        captures: how many took part.
     """
 
     error: Tensor
@@ -117,6 +122,7 @@ class MaskError:
     sure: float = 0.0
     texture: float = 1.0
     reason: str = ""
+    captures: int = 1
 
     @property
     def mean_errors(self) -> tuple[float, float]:
@@ -176,7 +182,7 @@ def learn_mask_error(
     first = fit(cubes)
     if first.explained < MIN_EXPLAINED:
         reason = "what the snapshots leave does not look like an error of the mask"
-        return MaskError(mask.new_zeros(mask.shape[-2:]), None, False, reason=reason)
+        return MaskError(mask.new_zeros(mask.shape[-2:]), None, False, reason=reason, captures=len(frames))
     e, g = first.fit
     corrected = replace(given, mask=(mask + e).clamp(min=0))
     cubes = reconstruct(corrected, g, 1)
@@ -192,7 +198,8 @@ def learn_mask_error(
     sure = mean / max(std / math.sqrt(len(falls)), TINY)
     b, a = (torch.cat([one / s for one, s in zip(of, light, strict=True)]).sum() for of in (before, after))
     faded, as_well = texture / rough, float(a) <= MAX_RISE**2 * float(b)
-    accepted = as_well and (len(frames) > 1 or faded < FAR_LESS or (sure > EVEN and faded < FADED))
+    better = sure > EVEN
+    accepted = as_well and (better if len(frames) > 1 else faded < FAR_LESS or (better and faded < FADED))
 
     # a second round, from cubes that the error has left
     second = fit(cubes) if accepted else first
@@ -207,7 +214,30 @@ def learn_mask_error(
     e, gain = best.fit
     left = max(math.sqrt(float(e.std()) / top * best.spread / len(frames)), MASK_ERROR)
     spreads = best.spread, best.gain_spread
-    return MaskError(e, gain, accepted, explained, errors, *spreads, left, sure, faded, reason)
+    return MaskError(e, gain, accepted, explained, errors, *spreads, left, sure, faded, reason, len(frames))
+
+
+def of_other_scenes(snapshots: Sequence[Tensor]) -> list[Tensor]:
+    """Of snapshots (H, W') that show one scene the first: what repeats between captures must be the camera.
+
+    Pictures are compared at a scale between that of the mask and that of the light, where they are bright.
+    """
+    if len(snapshots) == 1:
+        return list(snapshots)
+    chosen: list[Tensor] = []
+    pictures: list[tuple[Tensor, Tensor]] = []
+    for y in snapshots:
+        light = smooth_part(y)
+        bright = light > light.mean()
+        picture = torch.where(bright, smooth_part(y, width=LOCAL / 2) / light - 1, 0)
+        if all(_correlation(picture, other, bright & lit) < SAME_SCENE for other, lit in pictures):
+            chosen.append(y)
+            pictures.append((picture, bright))
+    return chosen
+
+
+def _correlation(a: Tensor, b: Tensor, both: Tensor) -> float:
+    return float(torch.corrcoef(torch.stack([a[both], b[both]]))[0, 1].nan_to_num())
 
 
 def _texture(cubes: list[Tensor]) -> float:

@@ -14,7 +14,7 @@ import torch
 
 from cassi.calibration.camera_model import CameraModel, band_positions, coordinates, shift_columns, unseen_pixels
 from cassi.calibration.camera_trials import Trial, clearly_better, error_of, simplified
-from cassi.calibration.captures import MIN_SIDE, Frame, MaskError, learn_mask_error
+from cassi.calibration.captures import MIN_SIDE, Frame, MaskError, learn_mask_error, of_other_scenes
 from cassi.calibration.defects import find_defects
 from cassi.calibration.mask_regression import BLOCK, COARSE, FINE, Look, Snapshots, tiles
 from cassi.calibration.self_calibration import MIN_BLOCKS, Search, find_dispersion, find_model, settled
@@ -24,7 +24,7 @@ from cassi.optics.building import build_shot_camera
 from cassi.optics.cropping import Shot, crop, highest_variance_window
 from cassi.optics.detector import black_level_of, check_light
 from cassi.optics.mask_match import compare_with_mask
-from cassi.optics.measurement import Measurement, any_bad, check_camera
+from cassi.optics.measurement import MAX_TRANSMISSION, Measurement, any_bad, check_camera
 from cassi.optics.outliers import MAX_SHARE
 from cassi.optics.protocol import Camera
 from cassi.optics.single_disperser import CASSI
@@ -356,6 +356,7 @@ def _corrected(
     """A camera with the error of its mask's elements corrected, where the snapshots show one."""
     m = found.in_place(given)
     prior = shipped_prior().on(camera.device)
+    snapshots = of_other_scenes(snapshots)
     height, width = camera.cube_shape[1:]
     if height * width > PART**2:  # a part of them shows whether there is anything to correct
         part = highest_variance_window(torch.stack(snapshots), (height, width), PART)
@@ -369,7 +370,8 @@ def _corrected(
     learned = learn_mask_error(frames, camera.mask, camera.shifts, prior=prior, report=report).on_cpu()
     if not learned.accepted:
         return replace(found, mask_error=learned)
-    corrected = np.clip(m.mask + learned.error.numpy(), 0, None).astype(m.mask.dtype)
+    most = max(MAX_TRANSMISSION, float(m.mask.max()))
+    corrected = np.clip(m.mask + learned.error.numpy(), 0, most).astype(m.mask.dtype)
     sensitivity = m.sensitivity
     if learned.gain is not None:
         sensitivity = (1 + learned.gain.numpy()) * (1 if sensitivity is None else sensitivity)

@@ -174,10 +174,10 @@ def without_texture(x: Tensor) -> Tensor:
     return synthesise(flat, B).clamp_(min=0).mul_(brightness)
 
 
-def smooth_part(image: Tensor, known: Tensor | None = None) -> Tensor:
-    """The image (H, W) blurred over `LOCAL` pixels, of the pixels that are `known`."""
+def smooth_part(image: Tensor, known: Tensor | None = None, width: float = LOCAL) -> Tensor:
+    """The image (H, W) blurred over `width` pixels, of the pixels that are `known`."""
     counts = np.ones(image.shape) if known is None else known.cpu().numpy().astype(float)
-    return torch.as_tensor(local_mean(image.cpu().numpy().astype(float), counts, LOCAL)).to(image)
+    return torch.as_tensor(local_mean(image.cpu().numpy().astype(float), counts, width)).to(image)
 
 
 def texture_of(x: Tensor) -> float:

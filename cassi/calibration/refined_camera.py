@@ -39,15 +39,18 @@ class RefinedCamera:
             sure = "" if count == 1 else f" +- {np.std(alone, ddof=1) / math.sqrt(count):.3f}"
             lines.append(f"  {name}: {value:+.3f}{sure}")
         if (learned := self.together.mask_error) is not None and learned.accepted:
-            kept = "captures" if count > 1 else "detector pixels"
+            by = float(learned.error.std()) / float(self.together.mask.max())
+            kept = "captures" if learned.captures > 1 else "detector pixels"
             lines.append(
-                f"the mask's elements: corrected by {float(learned.error.std()):.3f} (standard deviation), explaining "
-                f"{learned.explained[-1]:.0%} of what kept {kept} hold beyond smooth scenes"
+                f"the mask's elements: corrected by {by:.1%}, "
+                f"explaining {learned.explained[-1]:.0%} of what kept {kept} hold beyond smooth scenes"
             )
             if learned.gain is not None:
-                lines[-1] += f", with a sensitivity of detector pixels that varies by {float(learned.gain.std()):.3f}"
+                lines[-1] += f", with a sensitivity of detector pixels that varies by {float(learned.gain.std()):.1%}"
         elif learned is not None:
             lines.append(f"the mask's elements are left as they are: {learned.reason}")
+        if learned is not None and learned.captures < count:
+            lines.append(f"{count - learned.captures} of {count} captures show a scene again, and took no part in that")
         lines.append("held-out error as given, found from the capture alone, found from all:")
         width = max(map(len, self.names))
         for name, row in zip(self.names, self.errors, strict=True):
@@ -75,7 +78,7 @@ def calibrate_from_captures(
     seed: int = 0,
     steps: Callable[[Sequence[Callable[[], FoundCamera]]], Sequence[FoundCamera]] | None = None,
 ) -> RefinedCamera:
-    """Calibrate a camera from captures of any scenes: one camera fitted to all, and one to each for comparison.
+    """Calibrate a camera from captures of different scenes: one camera fitted to all, and one to each for comparison.
 
     Pose, dispersion and optics are found as by `find_camera`; then scenes and the error of the mask's elements are
     estimated in turn, and how strongly is decided by captures that take no part (see docs/physics.md). Two captures

@@ -25,10 +25,10 @@ HELP: dict[str, tuple[str, str]] = {
     "calibrate": ("Calibrate a camera from frames: dark, flat, and the coded aperture at known wavelengths.", """
   a folder with files dark_*, flat_*, mask_* and wavelengths.txt; PNG, TIFF, HDF5, .npy, .mat ...
       {calibrate} bench --output calibration.h5
-  no frames of a bench, but captures of any scenes: where and how sharp the mask really is
+  no frames of a bench, but captures of different scenes: where and how sharp the mask really is
       {calibrate} refine --help
 """),
-    "refine": ("Refine a camera from captures of any scenes: where and how sharp the mask really is.", """
+    "refine": ("Refine a camera from captures of different scenes: where and how sharp the mask really is.", """
   three captures by one camera, and its mask as it was measured or designed
       {calibrate} refine --measurement night7/*.mat --mask mask.mat --output camera.h5
 """),

@@ -1,4 +1,4 @@
-"""Refine a camera from its own captures of any scenes: where and how sharp the mask of each band really is."""
+"""Refine a camera from its own captures of different scenes: where and how sharp the mask of each band really is."""
 
 import argparse
 from collections.abc import Callable, Sequence

@@ -137,7 +137,7 @@ class OpenedMeasurement:
             mean_band=_mean_band(container, self.layout, size, notes),
             bad_pixels=bad,
             mask_error=self.mask_error,
-            sensitivity=self.sensitivity,
+            sensitivity=_of_frames(self.sensitivity, frames, container),
             unit=one_line(unit, 80),
             scale=scale,
             gain=None if gain is None else gain * counts.scale,
@@ -189,11 +189,11 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
     if mask_container is not container:  # the file of a camera may list pixels that it does not explain
         extra = _bad_pixel_map(mask_container, None, image, turned)
         marked = extra if marked is None else marked if extra is None else marked | extra
-    sensitivity = _sensitivity(container, image, layout.transposed)
+    sensitivity, dead = _sensitivity(container, image, layout.transposed, notes)
     if mask_container is not container and sensitivity is None:
-        sensitivity = _sensitivity(mask_container, image, turned)
-    if sensitivity is not None:
-        notes.append("the light is divided by the sensitivity of each detector pixel")
+        sensitivity, dead = _sensitivity(mask_container, image, turned, notes)
+    if dead is not None and dead.any():
+        marked = dead if marked is None else marked | dead
     shifts, mask = _geometry(container, mask_container, mask_entry, image, mask, options, notes)
     bands_nm = _wavelengths(container, mask_container, options.wavelengths, len(shifts), notes)
     return OpenedMeasurement(
@@ -259,18 +259,36 @@ def _bad_pixel_map(
     return marked
 
 
-def _sensitivity(container: Container, shape: tuple[int, ...], transposed: bool) -> np.ndarray | None:
-    """That of each detector pixel, if the file has one; what has another shape is something else."""
+def _sensitivity(
+    container: Container, shape: tuple[int, ...], transposed: bool, notes: list[str]
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """That of each detector pixel, or for each frame, if the file has one, and the pixels that have none."""
     entry = find(container, SENSITIVITY)
-    if entry is None or entry.shape != (shape[::-1] if transposed else shape):
-        return None
+    if entry is None:
+        return None, None
     values = np.asarray(container.read(entry), dtype=np.float32)
-    if not (np.isfinite(values).all() and (values > 0).all()):
+    values = values.swapaxes(-1, -2) if transposed and values.ndim > 1 else values
+    if values.shape[-2:] != shape or values.ndim > 3:
+        notes.append(f"'{entry.name}' {entry.shape} is not that of the detector's pixels {shape}: not used")
+        return None, None
+    notes.append("the light is divided by the sensitivity of each detector pixel")
+    dead = ~(np.isfinite(values) & (values > 0))
+    if dead.any():
+        notes.append(f"{np.count_nonzero(dead)} pixels without sensitivity are treated as bad")
+    return np.where(dead, 1, values), dead
+
+
+def _of_frames(values: np.ndarray | None, frames: int | slice | None, container: Container) -> np.ndarray | None:
+    """The sensitivity for these frames, of one a frame (a shot) that of a single frame."""
+    if values is None or values.ndim == 2:
+        return values
+    if not isinstance(frames, int):
         raise InputError(
-            f"{container.path}: '{entry.name}' must be positive numbers, about 1, got {values.min():g} to "
-            f"{values.max():g}; list dead pixels as bad_pixels and give them 1 here"
+            f"{container.path}: 'sensitivity' {values.shape} has one picture a frame, expected one for all frames of a "
+            "stack; give the frames a file each, or say how many shots a scene has (--shots)",
+            cures=("shots",),
         )
-    return values.T if transposed else values
+    return np.asarray(values[frames])
 
 
 def _bad_pixels(

@@ -67,7 +67,7 @@ class Measurement:
         mask_error: standard deviation of what is unknown of the mask, relative to its greatest transmission; None: the
             usual one.
         sensitivity: of each detector pixel (H, W'), 1 on average, float32, or None: y less its black level is divided
-            by it.
+            by it; of K shots (K, H, W').
         unit: unit of `y` in words.
         scale: stored counts per unit of `y`.
         gain: electrons per unit of `y`, or None where unknown.
@@ -119,9 +119,9 @@ class Measurement:
         """The K shots as separate measurements; (self,) if there is only one."""
         if self.shots is None:
             return (self,)
-        bad = [None] * self.shots if self.bad_pixels is None else self.bad_pixels
+        bad, even = ([None] * self.shots if one is None else one for one in (self.bad_pixels, self.sensitivity))
         return tuple(
-            replace(self, y=self.y[..., k, :, :], mask=self.mask[k], bad_pixels=bad[k], shots=None)
+            replace(self, y=self.y[..., k, :, :], mask=self.mask[k], bad_pixels=bad[k], sensitivity=even[k], shots=None)
             for k in range(self.shots)
         )
 
@@ -165,12 +165,18 @@ def camera_difference(measurements: Sequence[Measurement]) -> str:
             what = "different masks"
         elif tuple(m.shifts) != tuple(first.shifts):
             what = "different shifts"
+        elif not _same(m.sensitivity, first.sensitivity) or m.mask_error != first.mask_error:
+            what = "different sensitivities of the detector, or errors of the mask,"
         elif nm is not None and stated.wavelengths is not None and not np.array_equal(nm, stated.wavelengths):
             one, what = stated.source or one, "different wavelengths"
         else:
             continue
         return f"{one} and {m.source or f'measurement {k}'} bring {what} along"
     return ""
+
+
+def _same(a: np.ndarray | None, b: np.ndarray | None) -> bool:
+    return a is b or (a is not None and b is not None and np.array_equal(a, b))
 
 
 def _sizes(values: np.ndarray) -> str:
@@ -213,6 +219,7 @@ def join_shots(shots: Sequence[Measurement]) -> Measurement:
         y=np.stack([shot.y for shot in shots], axis=-3),
         mask=np.stack([shot.mask for shot in shots]),
         bad_pixels=np.stack(bad) if any(b.any() for b in bad) else None,
+        sensitivity=_each([shot.sensitivity for shot in shots], np.ones(first.y.shape[-2:], np.float32)),
         gain=float(np.exp(np.mean(np.log(gains)))) if gains else None,
         notes=tuple(notes),
         source=", ".join(dict.fromkeys(shot.source for shot in shots)),
@@ -220,6 +227,12 @@ def join_shots(shots: Sequence[Measurement]) -> Measurement:
         shots=len(shots),
         **{name: first_given(name) for name in ("wavelengths", "cube", "mean_band", "read_noise")},  # type: ignore[arg-type]
     )
+
+
+def _each(values: Sequence[np.ndarray | None], default: np.ndarray) -> np.ndarray | None:
+    """The values of all shots, with those that have none at their default; None where none has."""
+    given = any(value is not None for value in values)
+    return np.stack([default if value is None else value for value in values]) if given else None
 
 
 def no_scene_reason(m: Measurement) -> str:
@@ -262,8 +275,15 @@ def check_arrays(m: Measurement) -> None:
         raise InputError(f"bad_pixels must be bool {pixels}, one per detector pixel, got {bad.dtype} {bad.shape}")
     if bad is not None and bad.all():
         raise InputError("every detector pixel is marked bad")
-    if (s := m.sensitivity) is not None and not (s.shape == m.y.shape[-2:] and (s > 0).all() and np.isfinite(s).all()):
-        raise InputError(f"the sensitivity must be {m.y.shape[-2:]}, positive and finite, got {s.shape}, {s.dtype}")
+    if (s := m.sensitivity) is not None:
+        if s.shape != pixels:
+            raise InputError(f"the sensitivity must be {pixels}, one number per detector pixel, got {s.shape}")
+        known = s if bad is None else s[~bad]
+        if not (np.isfinite(known).all() and (known > 0).all()):
+            raise InputError(
+                f"the sensitivity must be positive, about 1, got {known.min():g} to {known.max():g}; mark other pixels "
+                "in bad_pixels"
+            )
     if not np.isfinite(m.y if bad is None else m.y[..., ~bad]).all():
         raise InputError("the measurement holds NaN or Inf; mark those pixels in bad_pixels")
     check_noise(m.gain, m.read_noise)
