@@ -139,7 +139,9 @@ def saved(opened: Browser, button: str, pattern: str) -> Path:
         old.unlink()
     opened.find(button).click()
     deadline = time.monotonic() + 10
-    while not (done := list(opened.downloads.glob(pattern))):
+    while not (
+        done := [file for file in opened.downloads.glob(pattern) if file.stat().st_size]
+    ):  # at first it is empty
         assert time.monotonic() < deadline, "no file came"
         time.sleep(0.05)
     return done[0]

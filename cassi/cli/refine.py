@@ -42,8 +42,11 @@ def run(args: argparse.Namespace) -> int:
         if not (check := recheck_mask(check_masks(m), found.together.in_place(m))).matches:
             warn(args, f"{m.source}: {check.verdict}; the camera as found does not fit it either")
     found.together.save(args.output, wavelengths=measurements[0].wavelengths, overwrite=args.overwrite)
-    drawn = {"moved": fig.moved(found), "sharpness": fig.sharpness(found), "mask_error": fig.mask_error(found)}
-    draw_and_say(args, found.summary(), {name: figure for name, figure in drawn.items() if figure is not None})
+    elements = fig.mask_error(found)
+    drawn = {} if elements is None else {"mask_error": elements}
+    if elements is None or not found.together.model.exact:
+        drawn |= {"moved": fig.moved(found), "sharpness": fig.sharpness(found)}
+    draw_and_say(args, found.summary(), drawn)
     return 0
 
 

@@ -92,19 +92,23 @@ def sharpness(camera: RefinedCamera) -> Figure:
 
 @styled
 def mask_error(camera: RefinedCamera) -> Figure | None:
-    """The mask as given, the correction of its elements, and both in a part of it; None where it was not corrected."""
-    learned = camera.together.mask_error
+    """The mask as given, the correction of its elements, and the sensitivity of detector pixels where it was found.
+
+    Above whole, below a part from the middle; None where the mask was not corrected.
+    """
+    learned, detector = camera.together.mask_error, camera.together.sensitivity
     if learned is None or not learned.accepted:
         return None
     given = camera.given if camera.given.ndim == 2 else camera.given.mean(0)
-    error = learned.error.numpy()
-    rows, columns = (slice(max(0, length // 2 - DETAIL), length // 2 + DETAIL) for length in given.shape)
+    maps = [("Mask as given", given, shown_range(given, percent=99)), ("Correction", learned.error.numpy(), None)]
+    maps += [] if detector is None else [("Sensitivity less 1", detector - 1, None)]
     side = max(picture_size(given.shape, 3.0)[0], 2.5), picture_size(given.shape, 3.0)[1]
-    title = f"Standard deviation {error.std():.3f}; it explains {learned.explained[-1]:.0%} of what was kept out"
-    figure, panels = page(*[Row([side[0]] * 2, side[1], left=EDGE, below=3 * LINE)] * 2, title=title)
-    limit = float(np.percentile(np.abs(error), 99.5)) or 1.0
-    limits = Limits(-limit, limit, float(error.min()), float(error.max()))
-    for places, part, where in zip(panels, ((slice(None),) * 2, (rows, columns)), ("", ", middle"), strict=True):
-        draw_map(places[0], given[part], f"Mask as given{where}", "", limits=shown_range(given, percent=99))
-        draw_map(places[1], error[part], f"Correction{where}", "", limits=limits)
+    title = f"What captures say of their camera explains {learned.explained[-1]:.0%} of what was kept out"
+    figure, panels = page(*[Row([side[0]] * len(maps), side[1], left=EDGE, below=3 * LINE)] * 2, title=title)
+    for axes, (words, image, limits) in zip(zip(*panels, strict=True), maps, strict=True):
+        most = float(np.percentile(np.abs(image), 99.5)) or 1.0
+        limits = limits or Limits(-most, most, float(image.min()), float(image.max()))
+        middle = tuple(slice(max(0, n // 2 - DETAIL), n // 2 + DETAIL) for n in image.shape)
+        draw_map(axes[0], image, words if limits.low >= 0 else f"{words} (std {image.std():.3f})", "", limits=limits)
+        draw_map(axes[1], image[middle], f"{words}, middle", "", limits=limits)
     return figure
