@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from cassi.calibration.found_camera import FoundCamera
+    from cassi.calibration.camera_as_found import FoundCamera
     from cassi.choice.plan import Plan
     from cassi.files.spectrum_files import Spectrum
     from cassi.optics.measurement import Measurement

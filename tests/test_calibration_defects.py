@@ -9,8 +9,9 @@ import torch
 from messages import check_words
 
 import cassi
+from cassi.calibration.camera_as_found import FoundCamera
 from cassi.calibration.defects import find_defects
-from cassi.calibration.found_camera import FoundCamera, find_camera
+from cassi.calibration.found_camera import find_camera
 from cassi.cli.main import main
 from cassi.files import read_measurement, write_arrays
 from cassi.optics.measurement import Measurement

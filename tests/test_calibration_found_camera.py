@@ -10,9 +10,10 @@ from cases import moved
 from messages import check_words, refused
 from scipy import ndimage
 
+from cassi.calibration.camera_as_found import FoundCamera
 from cassi.calibration.camera_model import BLURS, CameraModel, blur_weights, blurred_masks, box_blurred
 from cassi.calibration.camera_trials import Trial, clearly_better
-from cassi.calibration.found_camera import FoundCamera, align, find_camera, predictions
+from cassi.calibration.found_camera import align, find_camera, predictions
 from cassi.calibration.mask_regression import Snapshots, gather
 from cassi.calibration.self_calibration import Search, descend, directions
 from cassi.cli.main import run

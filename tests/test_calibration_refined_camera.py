@@ -13,7 +13,8 @@ from scipy import ndimage
 
 from cassi import CASSI, calibrate_from_captures
 from cassi.calibration import refined_camera
-from cassi.calibration.found_camera import FoundCamera, find_camera
+from cassi.calibration.camera_as_found import FoundCamera
+from cassi.calibration.found_camera import find_camera
 from cassi.cli.main import run
 from cassi.files import read_measurement
 from cassi.looking import calibration_figures

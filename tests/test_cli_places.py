@@ -11,7 +11,7 @@ from cases import write_h5
 from messages import check_refusal
 
 from cassi import CASSI
-from cassi.calibration.found_camera import FoundCamera
+from cassi.calibration.camera_as_found import FoundCamera
 from cassi.cli.main import main
 from cassi.files import OutputError, write_cube
 

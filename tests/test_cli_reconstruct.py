@@ -13,7 +13,7 @@ from cases import write_h5
 from messages import check_last_line, check_refusal, check_words, refuses
 
 from cassi import CASSI
-from cassi.calibration.found_camera import FoundCamera
+from cassi.calibration.camera_as_found import FoundCamera
 from cassi.cli.main import main
 from cassi.cli.reading import Reading
 from cassi.files import Levels, ReadOptions

@@ -8,7 +8,7 @@ import pytest
 from messages import check_last_line, check_refusal, check_words
 
 from cassi.calibration import found_camera
-from cassi.calibration.found_camera import FoundCamera
+from cassi.calibration.camera_as_found import FoundCamera
 from cassi.cli.main import main
 from cassi.files import read_cube, write_arrays
 from cassi.looking.report_data import read_report

@@ -35,7 +35,8 @@ from cassi.priors.learned import shipped_prior
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
 from cassi.priors.spectral_basis import smooth_basis
 from cassi.priors.tv import TVDenoiser
-from cassi.running.many import SolveWith, _described
+from cassi.running.fingerprint import described
+from cassi.running.many import SolveWith
 from cassi.sequence.frames import InSequence
 from cassi.settings import Settings
 from cassi.simulation.camera import random_mask
@@ -381,7 +382,7 @@ def test_float32_is_pinned(monkeypatch, options):
 
 def test_results_of_another_device_are_not_gone_on_with():
     def device_of(solve: object) -> str:
-        return _described(solve)["settings"]["device"]
+        return described(solve)["settings"]["device"]
 
     assert [device_of(SolveWith(Settings(device=name))) for name in ("cpu", "auto")] == ["cpu", str(pick_device())]
     with pretend_cuda():

@@ -21,7 +21,8 @@ from cassi.cli.main import main
 from cassi.files import OutputError, read_measurement
 from cassi.priors.learned import LearnedPrior
 from cassi.running import many
-from cassi.running.many import Frame, find_frames, reconstruct_many
+from cassi.running.fingerprint import Frame, content_of
+from cassi.running.many import find_frames, reconstruct_many
 
 SOLVE = partial(reconstruct, solver="gap-tv", num_iters=6)
 N, H, W, C = 5, 16, 14, 3
@@ -119,7 +120,7 @@ def test_what_was_made_otherwise_is_noticed_and_only_it_replaced(folder, tmp_pat
 def test_other_weights_are_another_solver():
     one, same, other = LearnedPrior(SMALL), LearnedPrior(SMALL), stirred()
     same.load_state_dict(one.state_dict())
-    assert many._content(one) == many._content(same) != many._content(other)
+    assert content_of(one) == content_of(same) != content_of(other)
 
 
 def test_what_must_not_be_written_to_is_not(folder, tmp_path):

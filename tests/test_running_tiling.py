@@ -12,8 +12,8 @@ from hypothesis import given, strategies as st
 from messages import check_refusal, check_words, refused
 
 from cassi import CASSI, reconstruct, reconstruct_tiled
+from cassi.calibration.camera_as_found import FoundCamera
 from cassi.calibration.camera_model import CameraModel
-from cassi.calibration.found_camera import FoundCamera
 from cassi.choice.adaptation import Adapt
 from cassi.choice.stages import STRIDE, STRIDE_OF_SEVERAL
 from cassi.cli.main import script

@@ -9,8 +9,8 @@ import torch
 from messages import check_words, refused
 
 import cassi
+from cassi.calibration.camera_as_found import FoundCamera
 from cassi.calibration.camera_model import CameraModel
-from cassi.calibration.found_camera import FoundCamera
 from cassi.cli.main import run
 from cassi.files.spectrum_files import Spectrum
 from cassi.looking.methods import methods_text

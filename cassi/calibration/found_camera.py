@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import torch
 
-from cassi.calibration.camera_model import CameraModel, band_positions, coordinates, shift_columns, unseen_pixels
+from cassi.calibration.camera_as_found import FoundCamera
+from cassi.calibration.camera_model import CameraModel, band_positions, shift_columns, unseen_pixels
 from cassi.calibration.camera_trials import Trial, clearly_better, error_of, simplified
-from cassi.calibration.captures import MIN_SIDE, Frame, MaskError, learn_mask_error, of_other_scenes
+from cassi.calibration.captures import MIN_SIDE, Frame, learn_mask_error, of_other_scenes
 from cassi.calibration.defects import find_defects
 from cassi.calibration.mask_regression import BLOCK, COARSE, FINE, Look, Snapshots, tiles
 from cassi.calibration.self_calibration import MIN_BLOCKS, Search, find_dispersion, find_model, settled
-from cassi.errors import InputError
-from cassi.files import open_container, write_arrays
 from cassi.optics.building import build_shot_camera
 from cassi.optics.cropping import Shot, crop, highest_variance_window
 from cassi.optics.detector import black_level_of, check_light
@@ -34,183 +29,6 @@ CPU = torch.device("cpu")
 FRAMES = 4  # of a stack that are looked at
 SHARE = 0.5  # of the time for the mask's place, then for its error; in the former, of the search, then of trials
 PART = 160  # side of the window of a large snapshot on which it is decided whether its mask has an error [pixel]
-
-
-@dataclass(frozen=True, eq=False)
-class FoundCamera:
-    """A camera as given, or as its snapshots show it to be.
-
-    Attributes:
-        mask: (H, W) as given, or (C, H, W), the mask of each band as it was found.
-        shifts: displacement of each band [pixel], whole numbers where it was found.
-        model: what was found; exact where the camera was left as given.
-        accepted: whether that explains the snapshots clearly better.
-        errors: held-out error of a short reconstruction with the camera as given and as found; None where none was run.
-        reason: why it was not looked for, in words; empty where it was.
-        dispersion: by how much that of the snapshots is larger than the one given, as a share of it.
-        remainders: by how much the bands of a cube lie to the right of where they belong [pixel], see `register`.
-        left_out: (H, W') bool, detector pixels that light reaches through elements beyond the mask's picture, and
-            defects; or None.
-        sensitivity: (H, W') of detector pixels, as several captures show it, or None.
-        defects: how many dead, warm or stuck detector pixels are among them.
-        disputed: how many look so, where they are too many to be believed, and none of them is left out.
-        mask_error: what was learned of the mask element by element; it is in `mask` where it was accepted. None where
-            it was not looked for.
-    """
-
-    mask: np.ndarray
-    shifts: tuple[float, ...]
-    model: CameraModel
-    accepted: bool
-    errors: tuple[float, float] | None = None
-    reason: str = ""
-    dispersion: float = 0.0
-    remainders: tuple[float, ...] = ()
-    left_out: np.ndarray | None = None
-    sensitivity: np.ndarray | None = None
-    defects: int = 0
-    disputed: int = 0
-    mask_error: MaskError | None = None
-
-    @classmethod
-    def as_given(cls, m: Measurement) -> FoundCamera:
-        """That of a measurement, as it is believed."""
-        return cls(m.mask, m.shifts, CameraModel(), False)
-
-    def __repr__(self) -> str:
-        """One line: bands, and what was found."""
-        return f"<FoundCamera: {len(self.shifts)} bands. {self.message}>"
-
-    @property
-    def message(self) -> str:
-        """What was found, in one sentence, and in another what is wrong with the detector."""
-        return " ".join(filter(None, (self.optics, self.detector)))
-
-    @property
-    def detector(self) -> str:
-        """What is wrong with the detector, in one sentence; empty where nothing is."""
-        if not (count := self.defects or self.disputed):
-            return ""
-        pixels = "1 detector pixel disagrees" if count == 1 else f"{count} detector pixels disagree"
-        disagree = f"{pixels} with every scene that explains the pixels around"
-        if self.defects:
-            return f"{disagree}, and {'is' if count == 1 else 'are'} left out as bad."
-        return (
-            f"{disagree}, more than the {MAX_SHARE:.0%} that may be defects, and none is left out; is the camera the "
-            "right one? A map of bad pixels settles it."
-        )
-
-    @property
-    def optics(self) -> str:
-        """What was found of the mask and the dispersion, in one sentence."""
-        if not self.accepted:
-            if self.reason:
-                return f"The camera was taken as given: {self.reason}."
-            if self.errors is None:
-                return "The camera was taken as given: nothing else fits the snapshot better."
-            return "The camera was taken as given: another fits the mask's pattern better, but predicts no better."
-        down, right = (terms.get("1", 0.0) for terms in (self.model.down, self.model.right))
-        words: list[str] = []
-        if self.model.down or self.model.right:
-            words.append(
-                f"mask moved by ({right:+.2f}, {down:+.2f}) px (right, down), turned by {self.turn:+.2f} degrees, "
-                f"magnified by {self.magnification:+.2f} %"
-            )
-        if self.dispersion:
-            words.append(f"dispersion {100 * self.dispersion:+.2f} %")
-        low, high = self.blur_range
-        if high > 0.05:
-            from_to = f"{low:.1f} to " if f"{low:.1f}" != f"{high:.1f}" else ""
-            words.append(f"mask blurred by {from_to}{high:.1f} px")
-        if self.model.contrast != 1:
-            words.append(f"its contrast {self.model.contrast:.2f}")
-        if self.model.tone != 1:
-            words.append(f"its values to the power {self.model.tone:g}")
-        if self.model.continuous:
-            words.append("light between the bands counted to them")
-        before, after = self.errors or (0.0, 0.0)
-        if self.corrected is not None:
-            words.append(f"its elements corrected by {float(self.corrected.error.std()) / float(self.mask.max()):.1%}")
-            before, after = self.corrected.mean_errors
-            if self.sensitivity is not None:
-                words.append(f"the sensitivity of detector pixels by {self.sensitivity.std():.1%}")
-        trial = f"in a short trial its held-out error is {after:.2%}, that of the camera as given {before:.2%}"
-        return f"Camera found from the snapshot: {', '.join(words)}; {trial}."
-
-    @property
-    def turn(self) -> float:
-        """Of the mask [degree], columns towards rows."""
-        return -math.degrees(float(self.model.down.get("x", 0.0)) / (int(self.mask.shape[-1]) / 2))
-
-    @property
-    def magnification(self) -> float:
-        """Of the mask, along the columns [%]."""
-        return 200 * float(self.model.down.get("y", 0.0)) / int(self.mask.shape[-2])
-
-    @property
-    def blur_range(self) -> tuple[float, float]:
-        """Least and greatest standard deviation of the blur over field and bands [pixel], 0 where it is sharper."""
-        x, y = coordinates((9, 9))
-        values = [self.model.blur_at(x, y, t) for t in band_positions(min(len(self.shifts), 9))]
-        return float(np.min(values)), float(np.max(values))
-
-    @property
-    def corrected(self) -> MaskError | None:
-        """What was learned of the mask's elements, where it is in the mask."""
-        return self.mask_error if self.mask_error is not None and self.mask_error.accepted else None
-
-    def register(self, cube: torch.Tensor) -> torch.Tensor:
-        """Move the bands of a reconstructed cube (..., C, H, W) from where they lie to where they belong."""
-        return shift_columns(cube, [-f for f in self.remainders]) if any(self.remainders) else cube
-
-    def in_place(self, m: Measurement) -> Measurement:
-        """The measurement with this camera in place of its own."""
-        m = m if self.left_out is None else replace(m, bad_pixels=any_bad((m.bad_pixels, self.left_out)))
-        m = m if self.sensitivity is None else replace(m, sensitivity=self.sensitivity)
-        if not self.accepted:
-            return m
-        left = None if self.corrected is None else self.corrected.left
-        return replace(m, mask=self.mask, shifts=self.shifts, mask_error=left or m.mask_error)
-
-    def save(
-        self, path: str | os.PathLike[str], *, wavelengths: np.ndarray | None = None, overwrite: bool = False
-    ) -> Path:
-        """Write HDF5: mask, shifts, mask_3d_shift (C, H, W'), each band's mask where it falls, bad_pixels and
-        sensitivity if any.
-
-        `wavelengths` of the bands [nm] are written where they are known: who reads the camera has them too.
-
-        Raises:
-            OutputError, InputError: see `cassi.files.write_arrays`.
-        """
-        whole = np.asarray(self.shifts, int) - min(map(int, self.shifts))
-        masks = np.broadcast_to(self.mask, (len(whole), *self.mask.shape[-2:]))
-        sides = [((0, 0), (d, max(whole) - d)) for d in whole]
-        shifted = np.stack([np.pad(mask, side) for mask, side in zip(masks, sides, strict=True)]).astype(np.float32)
-        arrays = {"mask": self.mask, "shifts": np.asarray(self.shifts), "mask_3d_shift": shifted}
-        arrays |= {} if self.left_out is None else {"bad_pixels": self.left_out}
-        arrays |= {} if self.sensitivity is None else {"sensitivity": self.sensitivity}
-        arrays |= {} if wavelengths is None else {"wavelengths": wavelengths}
-        axes = {"mask": "CHW", "mask_3d_shift": "CHW"}
-        stated = {"camera": self.as_dict(), "mask_error": None if self.corrected is None else self.corrected.left}
-        return write_arrays(path, arrays, axes=axes, attributes=stated, overwrite=overwrite)
-
-    def is_saved(self, path: str | os.PathLike[str]) -> bool:
-        """Whether a file is there that holds this camera, as `save` writes it."""
-        try:
-            container = open_container(Path(path))
-        except (OSError, InputError):
-            return False
-        mask, shifts = (container.entry(name) for name in ("mask", "shifts"))
-        return bool(mask and shifts and np.array_equal(container.read(mask), self.mask))
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values that JSON can hold."""
-        stated = {"accepted": self.accepted, "dispersion": self.dispersion, "message": self.message}
-        stated |= {"defects": self.defects, "disputed": self.disputed}
-        errors = None if self.errors is None else list(self.errors)
-        learned = None if self.mask_error is None else self.mask_error.as_dict()
-        return stated | {"held_out_errors": errors, "mask_error": learned} | asdict(self.model)
 
 
 def find_camera(

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cassi.calibration.found_camera import FoundCamera, find_camera, predictions
+from cassi.calibration.camera_as_found import FoundCamera
+from cassi.calibration.found_camera import find_camera, predictions
 from cassi.errors import InputError
 from cassi.optics.measurement import Measurement, check_camera, no_scene_reason
 

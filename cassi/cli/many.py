@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from cassi.calibration import found_camera
-from cassi.calibration.found_camera import FRAMES, FoundCamera
+from cassi.calibration.camera_as_found import FoundCamera
+from cassi.calibration.found_camera import FRAMES
 from cassi.cli.cluster import executor_at
 from cassi.cli.messages import inform
 from cassi.cli.reading import Task, provenance

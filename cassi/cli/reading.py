@@ -22,7 +22,8 @@ from cassi.files.reading import open_measurement
 from cassi.files.scenes import is_stack, options_of_shots, stated_shots
 from cassi.optics.mask_match import TURNS, check_masks
 from cassi.optics.measurement import Measurement, check_arrays, join_shots
-from cassi.running.many import Frame, by_name
+from cassi.running.fingerprint import Frame
+from cassi.running.many import by_name
 from cassi.settings import MANY, SHOTS, Settings
 
 

@@ -17,7 +17,8 @@ from cassi.kernels.dispatch import pick_device
 from cassi.looking.report_data import ReportData, read_report, report_of
 from cassi.optics.measurement import Measurement
 from cassi.running.arguments import load
-from cassi.running.many import SolveWith, fingerprints, read_record
+from cassi.running.fingerprint import fingerprints
+from cassi.running.many import SolveWith, read_record
 from cassi.running.pipeline import Listener, reconstruct_measurement
 from cassi.running.plan_file import save_plan
 from cassi.running.progress import StepBar, expected_steps, tiled_steps

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from cassi.calibration import refined_camera
+from cassi.calibration.camera_as_found import FoundCamera
 from cassi.calibration.dark_frame import less_dark, read_dark
-from cassi.calibration.found_camera import FoundCamera
 from cassi.cli.calibrate import draw_and_say
 from cassi.cli.options import check, values_for
 from cassi.cli.places import check_files

@@ -12,20 +12,9 @@ from cassi.errors import InputError, Note, one_line
 from cassi.files.atomic import PathLike, file_sha256
 from cassi.files.container import Container, Entry
 from cassi.files.cubes import stack_order
+from cassi.files.detector_pixels import bad_pixels_of, read_bad_pixels, read_sensitivity, sensitivity_of
 from cassi.files.layout import Layout, displaced_down, is_found_camera, match_layout, sheared_masks, shifts_and_mask
-from cassi.files.names import (
-    BAD_PIXELS,
-    MASK,
-    MEAN_BAND,
-    MEASUREMENT,
-    SENSITIVITY,
-    SHIFTS,
-    TRUTH,
-    WAVELENGTHS,
-    find,
-    is_result,
-    pick,
-)
+from cassi.files.names import MASK, MEAN_BAND, MEASUREMENT, SHIFTS, TRUTH, WAVELENGTHS, find, is_result, pick
 from cassi.files.opening import open_container
 from cassi.files.options import MAX_BANDS, Levels, ReadOptions
 from cassi.files.scaling import band_axis, digits, mask_to_float32, plan_counts, read_leading, scale_cube, to_float32
@@ -106,7 +95,7 @@ class OpenedMeasurement:
         notes = list(self.notes)
         container = self.container
         name = f"{container.path}: '{self.entry.name}'"
-        raw, bad = _bad_pixels(self, self.counts(frames), frames, notes)
+        raw, bad = bad_pixels_of(self.counts(frames), self.marked, frames, self.entry.declares_missing, notes)
         kind, levels = self.entry.dtype or raw.dtype, self.options.levels
         counts = plan_counts(kind, float(raw.min()), float(raw.max()), self.entry.bits, levels, digits(raw))
         y, saturated = counts.apply(raw, name)
@@ -137,7 +126,7 @@ class OpenedMeasurement:
             mean_band=_mean_band(container, self.layout, size, notes),
             bad_pixels=bad,
             mask_error=self.mask_error,
-            sensitivity=_of_frames(self.sensitivity, frames, container),
+            sensitivity=sensitivity_of(self.sensitivity, frames, container),
             unit=one_line(unit, 80),
             scale=scale,
             gain=None if gain is None else gain * counts.scale,
@@ -181,17 +170,17 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
         notes.append("the dispersion runs down the columns: measurement and mask are transposed")
     rows, columns = (n for i, n in enumerate(entry.shape) if i != layout.stack_axis)
     image = (columns, rows) if layout.transposed else (rows, columns)
-    marked = _bad_pixel_map(container, options.bad_pixels, image, layout.transposed)
+    marked = read_bad_pixels(container, options.bad_pixels, image, layout.transposed)
     turned = layout.transposed and not is_found_camera(mask_container)
     array = np.swapaxes(array, -1, -2) if turned else array
     mask, note = mask_to_float32(array, f"{mask_container.path}: '{mask_entry.name}'")
     notes += [note] if note else []
     if mask_container is not container:  # the file of a camera may list pixels that it does not explain
-        extra = _bad_pixel_map(mask_container, None, image, turned)
+        extra = read_bad_pixels(mask_container, None, image, turned)
         marked = extra if marked is None else marked if extra is None else marked | extra
-    sensitivity, dead = _sensitivity(container, image, layout.transposed, notes)
+    sensitivity, dead = read_sensitivity(container, image, layout.transposed, notes)
     if mask_container is not container and sensitivity is None:
-        sensitivity, dead = _sensitivity(mask_container, image, turned, notes)
+        sensitivity, dead = read_sensitivity(mask_container, image, turned, notes)
     if dead is not None and dead.any():
         marked = dead if marked is None else marked | dead
     shifts, mask = _geometry(container, mask_container, mask_entry, image, mask, options, notes)
@@ -239,78 +228,6 @@ def _mask_source(
     entry, note = pick(mask_container, MASK, "mask", mask_key)
     notes += [note] if note else []
     return mask_container, entry
-
-
-def _bad_pixel_map(
-    container: Container, path: PathLike | None, shape: tuple[int, ...], transposed: bool
-) -> np.ndarray | None:
-    if path is None:
-        entry = find(container, BAD_PIXELS)
-        source = container
-    else:
-        source = open_container(Path(path))
-        entry, _ = pick(source, BAD_PIXELS + MASK, "bad pixel map")
-    if entry is None:
-        return None
-    marked: np.ndarray = np.not_equal(source.read(entry), 0)
-    marked = marked.swapaxes(-1, -2) if transposed and marked.ndim > 1 else marked
-    if marked.shape != shape and (marked.ndim != 3 or marked.shape[1:] != shape):
-        raise InputError(f"{source.path}: '{entry.name}' has shape {marked.shape}, expected the measurement's, {shape}")
-    return marked
-
-
-def _sensitivity(
-    container: Container, shape: tuple[int, ...], transposed: bool, notes: list[str]
-) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """That of each detector pixel, or for each frame, if the file has one, and the pixels that have none."""
-    entry = find(container, SENSITIVITY)
-    if entry is None:
-        return None, None
-    values = np.asarray(container.read(entry), dtype=np.float32)
-    values = values.swapaxes(-1, -2) if transposed and values.ndim > 1 else values
-    if values.shape[-2:] != shape or values.ndim > 3:
-        notes.append(f"'{entry.name}' {entry.shape} is not that of the detector's pixels {shape}: not used")
-        return None, None
-    notes.append("the light is divided by the sensitivity of each detector pixel")
-    dead = ~(np.isfinite(values) & (values > 0))
-    if dead.any():
-        notes.append(f"{np.count_nonzero(dead)} pixels without sensitivity are treated as bad")
-    return np.where(dead, 1, values), dead
-
-
-def _of_frames(values: np.ndarray | None, frames: int | slice | None, container: Container) -> np.ndarray | None:
-    """The sensitivity for these frames, of one a frame (a shot) that of a single frame."""
-    if values is None or values.ndim == 2:
-        return values
-    if not isinstance(frames, int):
-        raise InputError(
-            f"{container.path}: 'sensitivity' {values.shape} has one picture a frame, expected one for all frames of a "
-            "stack; give the frames a file each, or say how many shots a scene has (--shots)",
-            cures=("shots",),
-        )
-    return np.asarray(values[frames])
-
-
-def _bad_pixels(
-    opened: OpenedMeasurement, raw: np.ndarray, frames: int | slice | None, notes: list[str]
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """The numbers of these frames, 0 where a bad pixel holds NaN or Inf, and the bad pixels (H, W'), or None.
-
-    Bad is what a map marks, of a map per frame in any of these, and what the file declares missing in any of them.
-    """
-    bad = opened.marked
-    if bad is not None and bad.ndim == 3:
-        picked = bad[slice(None) if frames is None else frames]
-        bad = np.asarray(picked if isinstance(frames, int) else picked.any(axis=0))
-    if raw.dtype.kind != "f":
-        return raw, bad
-    if opened.entry.declares_missing and (missing := np.isnan(raw).reshape(-1, *raw.shape[-2:]).any(0)).any():
-        notes.append(f"{np.count_nonzero(missing)} pixels that the file declares missing are marked as bad")
-        bad = any_bad((missing, bad))
-    if bad is not None and (blank := bad & ~np.isfinite(raw)).any():
-        notes.append(f"{np.count_nonzero(blank)} bad pixels hold NaN or Inf and were set to 0")
-        raw = np.where(blank, 0, raw)
-    return raw, bad
 
 
 def _geometry(

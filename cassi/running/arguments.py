@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cassi.calibration.camera_as_found import FoundCamera
 from cassi.calibration.dark_frame import less_dark, read_dark
-from cassi.calibration.found_camera import FoundCamera
 from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import Plan
 from cassi.errors import InputError

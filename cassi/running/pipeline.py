@@ -43,7 +43,7 @@ import torch
 from torch import Tensor
 
 from cassi.calibration import found_camera
-from cassi.calibration.found_camera import FoundCamera
+from cassi.calibration.camera_as_found import FoundCamera
 from cassi.choice.automatic import reconstruct_auto, repeat_plans
 from cassi.choice.by_name import solve_by_name
 from cassi.choice.doubts import CONCERN

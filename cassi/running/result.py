@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from cassi.calibration.found_camera import FoundCamera
+from cassi.calibration.camera_as_found import FoundCamera
 from cassi.choice.doubts import CONCERN
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan

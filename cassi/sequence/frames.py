@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from cassi.calibration.found_camera import FoundCamera
+from cassi.calibration.camera_as_found import FoundCamera
 from cassi.choice.plan import Plan
 from cassi.choice.stages import Watch
 from cassi.errors import InputError
 from cassi.optics.measurement import Measurement, any_bad
 from cassi.running.arguments import load, open_files
-from cassi.running.many import Frame
+from cassi.running.fingerprint import Frame
 from cassi.running.pipeline import (
     Listener,
     assemble,

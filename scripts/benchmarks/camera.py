@@ -15,8 +15,9 @@ from torch import Tensor
 
 from benchmarks.quality import NOISES, Scene, add_noise, real_captures, simulated_scenes
 from benchmarks.side import window
+from cassi.calibration.camera_as_found import FoundCamera
 from cassi.calibration.estimate import Calibration, calibrate
-from cassi.calibration.found_camera import FoundCamera, align, find_camera
+from cassi.calibration.found_camera import align, find_camera
 from cassi.looking.metrics import psnr
 from cassi.optics.measurement import Measurement
 from cassi.optics.multi_shot import MultiShot

@@ -1,0 +1,107 @@
+"""A frame among many, and the fingerprint of all that its cube is made from: what is finished is known by it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from cassi.files.atomic import file_sha256
+from cassi.kernels.dispatch import pick_device
+from cassi.priors.learned import LearnedPrior
+from cassi.settings import Settings
+from cassi.version import PROGRAM
+
+if TYPE_CHECKING:
+    from cassi.optics.measurement import Measurement
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One scene among many: the name of its result, its file, which of a stack it is (None: all), and the files of its
+    further shots."""
+
+    name: str
+    path: str
+    index: int | None = None
+    others: tuple[str, ...] = ()
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All its files."""
+        return (self.path, *self.others)
+
+    @property
+    def where(self) -> str | tuple[str, ...]:
+        """What is read: the file, or all of several."""
+        return self.paths if self.others else self.path
+
+    def read_by(self, read: Callable[..., Measurement]) -> Measurement:
+        """The scene, by a reader as of `reconstruct_many`."""
+        return read(self.where) if self.index is None else read(self.where, frames=self.index)
+
+
+def fingerprints(read: object, solve: object, *others: object) -> Callable[[Frame], str]:
+    """SHA-256 over everything a frame's cube depends on: program, file, how it is read and solved, and `others`.
+
+    A file that cannot be read counts as its name.
+    """
+    common = {"version": PROGRAM, "read": described(read), "solve": described(solve), "others": content_of(others)}
+
+    def fingerprint_of(frame: Frame) -> str:
+        try:
+            content = " ".join(file_sha256(path) for path in frame.paths)
+        except OSError:
+            content = " ".join(frame.paths)
+        made_from = json.dumps([common, content, frame.index], sort_keys=True)
+        return hashlib.sha256(made_from.encode()).hexdigest()
+
+    return fingerprint_of
+
+
+def described(function: object) -> dict[str, Any]:
+    """A function, partial or callable dataclass as plain values: its name and keywords, files as hash of content.
+
+    Of the device "auto" that which it is here: cubes of a CPU and of a GPU differ in the last digits.
+    """
+    inner, keywords = (function.func, function.keywords) if isinstance(function, partial) else (function, {})
+    if dataclasses.is_dataclass(inner):
+        keywords = {field.name: getattr(inner, field.name) for field in dataclasses.fields(inner)}
+    if "device" in keywords:
+        keywords = {**keywords, "device": device_of(keywords["device"])}
+    if isinstance(keywords.get("settings"), Settings):
+        settings: Settings = keywords["settings"]
+        keywords["settings"] = replace(settings, device=device_of(settings.device))
+    name = getattr(inner, "__qualname__", type(inner).__qualname__)
+    return {"function": f"{inner.__module__}.{name}", **content_of(keywords)}
+
+
+def device_of(named: object) -> str:
+    return str(pick_device("auto") if named == "auto" else named)
+
+
+def content_of(value: object) -> Any:
+    """Plain values for a fingerprint: of files and arrays their hash, of keywords those that are given."""
+    if isinstance(value, Mapping):
+        return {key: content_of(one) for key, one in sorted(value.items()) if one is not None}
+    if isinstance(value, str | os.PathLike) and os.path.isfile(value):
+        return {"sha256": file_sha256(value)}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: content_of(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, list | tuple):
+        return [content_of(one) for one in value]
+    if isinstance(value, LearnedPrior):
+        return content_of(value.state_dict())
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray):
+        return {"sha256": hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest(), "shape": value.shape}
+    return value if isinstance(value, str | int | float | bool) else str(value)
