@@ -12,8 +12,9 @@ from scipy import ndimage
 import cassi
 from cassi.calibration.captures import Frame, learn_mask_error, of_other_scenes, variance_of
 from cassi.calibration.found_camera import find_camera
-from cassi.calibration.refined_camera import calibrate_from_captures
+from cassi.calibration.refined_camera import RefinedCamera, calibrate_from_captures
 from cassi.files import read_measurement, write_arrays, write_measurement
+from cassi.looking.calibration_figures import mask_error
 from cassi.optics.building import build_camera
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
@@ -59,6 +60,10 @@ def test_a_mask_that_is_wrong_place_by_place_is_corrected(given, true, count):
     assert left.std() < {1: 0.85, 3: 0.6}[count] * wrong.std()
     before, after = found.mean_errors
     assert after < before
+    assert [n for n, _ in found.growth] == list(range(1, count))
+    if count > 1:
+        (_, by_one), (_, by_two) = found.growth
+        assert 0.5 < by_one < by_two - 0.03 and by_two == found.explained[-1]
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -98,6 +103,15 @@ def test_the_file_of_a_camera_keeps_the_sensitivity(given, true, tmp_path):
     with h5py.File(tmp_path / "cube.h5") as file:
         np.testing.assert_array_equal(file["sensitivity"][:], m.sensitivity)
     refused(cassi.reconstruct, replace(m, sensitivity=0 * m.sensitivity), **how)
+
+    # what more captures would explain is said and drawn
+    refined = RefinedCamera(found, (found,) * 3, ("a", "b", "c"), np.ones((3, 3)), given)
+    said = ", ".join(f"{share:.0%} by {count}" for count, share in found.mask_error.growth)
+    assert f"explained of a kept capture: {said}" in refined.summary() and "by 2" in said
+    drawn = mask_error(refined).axes
+    assert len([one for one in drawn if one.images]) == 2 * 3, "three maps and their middle"
+    ((line,),) = (one.lines for one in drawn if one.lines)
+    np.testing.assert_allclose(line.get_xydata(), [(n, 100 * share) for n, share in found.mask_error.growth])
 
 
 def test_the_found_camera_holds_the_corrected_mask(tmp_path):

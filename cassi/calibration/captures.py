@@ -101,6 +101,7 @@ class MaskError:
         accepted: whether detector pixels that no fit has seen are predicted better with it; of one capture, by smoother
             cubes, or about as well by far smoother ones.
         explained: share of the variance of kept residuals that it explains, a number for each round.
+        growth: that share by the number of captures fitted to, (number, share); whether more would explain more.
         errors: held-out error of short reconstructions, (captures, 2): as given, and corrected.
         spread, gain_spread: standard deviations of e and g that were assumed, that of e relative to the mask's greatest
             transmission.
@@ -115,6 +116,7 @@ class MaskError:
     gain: Tensor | None
     accepted: bool
     explained: tuple[float, ...] = ()
+    growth: tuple[tuple[int, float], ...] = ()
     errors: tuple[tuple[float, float], ...] = ()
     spread: float = 0.0
     gain_spread: float = 0.0
@@ -172,14 +174,14 @@ def learn_mask_error(
             report((k + (n + 1) / len(frames)) / ROUNDS)
         return cubes
 
-    def fit(cubes: list[Tensor]) -> _Tuned:
-        return _tuned([_residual(given, *of) for of in zip(cubes, frames, variances, strict=True)], frames, top)
+    def residuals_of(cubes: list[Tensor]) -> list[Residual]:
+        return [_residual(given, *of) for of in zip(cubes, frames, variances, strict=True)]
 
     # the first round
     cubes = reconstruct(given, None, 0)
     before, rough = [_squares(given, None, x, frame) for x, frame in zip(cubes, frames, strict=True)], _texture(cubes)
     noise = [v[frame.judging].double() for v, frame in zip(variances, frames, strict=True)]
-    first = fit(cubes)
+    first = _tuned(residuals_of(cubes), frames, top)
     if first.explained < MIN_EXPLAINED:
         reason = "what the snapshots leave does not look like an error of the mask"
         return MaskError(mask.new_zeros(mask.shape[-2:]), None, False, reason=reason, captures=len(frames))
@@ -202,7 +204,11 @@ def learn_mask_error(
     accepted = as_well and (better if len(frames) > 1 else faded < FAR_LESS or (better and faded < FADED))
 
     # a second round, from cubes that the error has left
-    second = fit(cubes) if accepted else first
+    second, growth = first, tuple[tuple[int, float], ...]()
+    if accepted:
+        residuals = residuals_of(cubes)
+        second = _tuned(residuals, frames, top)
+        growth = _growth(residuals, frames, second, top)
     best = second if second.explained >= MIN_EXPLAINED else first
     explained = tuple(dict.fromkeys((first.explained, second.explained)))
     reason = (
@@ -214,7 +220,7 @@ def learn_mask_error(
     e, gain = best.fit
     left = max(math.sqrt(float(e.std()) / top * best.spread / len(frames)), MASK_ERROR)
     spreads = best.spread, best.gain_spread
-    return MaskError(e, gain, accepted, explained, errors, *spreads, left, sure, faded, reason, len(frames))
+    return MaskError(e, gain, accepted, explained, growth, errors, *spreads, left, sure, faded, reason, len(frames))
 
 
 def of_other_scenes(snapshots: Sequence[Tensor]) -> list[Tensor]:
@@ -294,15 +300,12 @@ def _tuned(residuals: Sequence[Residual], frames: Sequence[Frame], top: float) -
     alone = len(frames) == 1
 
     def trial(spread: float, gain_spread: float) -> _Tuned:
-        sums = residuals[0].r.new_zeros(2, dtype=torch.float64)  # left, and in total
-        own = fit_error(residuals, spread * top) if alone else none
-        for n, (one, frame) in enumerate(zip(residuals, frames, strict=True)):
-            others = [other for k, other in enumerate(residuals) if k != n]
-            fit = own if alone else fit_error(others, spread * top, gain_spread)
-            place = frame.tuning if alone else frame.tuning | frame.fitted
-            weight = torch.where(place & frame.lit, 1 / frame.y.square().clamp(min=TINY), 0)
-            sums += torch.stack([((one.r - fit.of(one)).square() * weight).sum(), (one.r.square() * weight).sum()])
-        return _Tuned(own, spread, gain_spread, 1 - float(sums[0] / sums[1]))
+        if alone:
+            own = fit_error(residuals, spread * top)
+            return _Tuned(own, spread, 0.0, _share(residuals, frames, [own]))
+        return _Tuned(
+            none, spread, gain_spread, _by_others(residuals, frames, len(frames) - 1, spread * top, gain_spread)
+        )
 
     def best_of(best: _Tuned, trials: Iterable[tuple[float, float]]) -> _Tuned:
         for spreads in trials:
@@ -318,3 +321,33 @@ def _tuned(residuals: Sequence[Residual], frames: Sequence[Frame], top: float) -
     more = best_of(best, ((best.spread, spread) for spread in SPREADS))
     best = more if more.explained >= best.explained + MIN_EXPLAINED else best
     return best._replace(fit=fit_error(residuals, best.spread * top, best.gain_spread))
+
+
+def _growth(
+    residuals: Sequence[Residual], frames: Sequence[Frame], best: _Tuned, top: float
+) -> tuple[tuple[int, float], ...]:
+    """What fits of that kind to 1, 2, 4, ... and all others explain of a capture: ((1, share), ...)."""
+    others = len(frames) - 1
+    counts = [2**k for k in range(others.bit_length()) if 2**k < others]
+    kind = best.spread * top, best.gain_spread
+    shares = [(count, _by_others(residuals, frames, count, *kind)) for count in counts]
+    return (*shares, (others, best.explained)) if others else ()
+
+
+def _by_others(
+    residuals: Sequence[Residual], frames: Sequence[Frame], count: int, spread: float, gain_spread: float
+) -> float:
+    """What fits to the `count` captures that follow each one explain of it; after the last comes the first."""
+    ring = [*residuals, *residuals]
+    fits = (fit_error(ring[n + 1 : n + 1 + count], spread, gain_spread) for n in range(len(residuals)))
+    return _share(residuals, frames, fits)
+
+
+def _share(residuals: Sequence[Residual], frames: Sequence[Frame], fits: Iterable[Fit]) -> float:
+    """Share of the variance of kept residuals that fits explain, one of each: of whole captures, or of one's pixels."""
+    sums = residuals[0].r.new_zeros(2, dtype=torch.float64)  # left, and in total
+    for one, frame, fit in zip(residuals, frames, fits, strict=True):
+        place = frame.tuning if len(frames) == 1 else frame.tuning | frame.fitted
+        weight = torch.where(place & frame.lit, 1 / frame.y.square().clamp(min=TINY), 0)
+        sums += torch.stack([((one.r - fit.of(one)).square() * weight).sum(), (one.r.square() * weight).sum()])
+    return 1 - float(sums[0] / sums[1])

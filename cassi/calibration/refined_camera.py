@@ -48,6 +48,8 @@ class RefinedCamera:
             )
             if learned.gain is not None:
                 lines[-1] += f", with a sensitivity of detector pixels that varies by {float(learned.gain.std()):.1%}"
+            if len(learned.growth) > 1:
+                lines.append("explained of a kept capture: " + ", ".join(f"{s:.0%} by {n}" for n, s in learned.growth))
         elif learned is not None:
             lines.append(f"the mask's elements are left as they are: {learned.reason}")
         if learned is not None and learned.captures < count:

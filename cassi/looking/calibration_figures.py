@@ -9,6 +9,7 @@ from cassi.looking.color import Limits, shown_range
 from cassi.looking.style import EDGE, LINE, PALETTE, Figure, Row, draw_map, page, picture_size, plots, styled
 
 ARROWS = 11  # along each side of the field
+PLOT = 1.6  # height of a plot below maps [inch]
 DETAIL = 32  # half the side of the part of a mask that is shown larger [pixel]
 
 
@@ -94,7 +95,7 @@ def sharpness(camera: RefinedCamera) -> Figure:
 def mask_error(camera: RefinedCamera) -> Figure | None:
     """The mask as given, the correction of its elements, and the sensitivity of detector pixels where it was found.
 
-    Above whole, below a part from the middle; None where the mask was not corrected.
+    Above whole, below a part from the middle, and what more captures explain; None where the mask was not corrected.
     """
     learned, detector = camera.together.mask_error, camera.together.sensitivity
     if learned is None or not learned.accepted:
@@ -104,11 +105,19 @@ def mask_error(camera: RefinedCamera) -> Figure | None:
     maps += [] if detector is None else [("Sensitivity less 1", detector - 1, None)]
     side = max(picture_size(given.shape, 3.0)[0], 2.5), picture_size(given.shape, 3.0)[1]
     title = f"What captures say of their camera explains {learned.explained[-1]:.0%} of what was kept out"
-    figure, panels = page(*[Row([side[0]] * len(maps), side[1], left=EDGE, below=3 * LINE)] * 2, title=title)
-    for axes, (words, image, limits) in zip(zip(*panels, strict=True), maps, strict=True):
+    rows = [Row([side[0]] * len(maps), side[1], left=EDGE, below=3 * LINE)] * 2
+    if len(learned.growth) > 1:
+        rows.append(Row([side[0]], PLOT))
+    figure, panels = page(*rows, title=title)
+    for axes, (words, image, limits) in zip(zip(*panels[:2], strict=True), maps, strict=True):
         most = float(np.percentile(np.abs(image), 99.5)) or 1.0
         limits = limits or Limits(-most, most, float(image.min()), float(image.max()))
         middle = tuple(slice(max(0, n // 2 - DETAIL), n // 2 + DETAIL) for n in image.shape)
         draw_map(axes[0], image, words if limits.low >= 0 else f"{words} (std {image.std():.3f})", "", limits=limits)
         draw_map(axes[1], image[middle], f"{words}, middle", "", limits=limits)
+    for (plot,) in panels[2:]:
+        counts, shares = zip(*learned.growth, strict=True)
+        plot.plot(counts, [100 * share for share in shares], "o-", color=PALETTE[0])
+        plot.set(xticks=counts, yticks=(0, 50, 100), ylim=(0, 100), xlabel="captures fitted to", ylabel="[%]")
+        plot.set_title("Explained of a kept capture")
     return figure
