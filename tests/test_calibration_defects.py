@@ -69,8 +69,8 @@ def test_two_dead_pixels_side_by_side_do_not_hide_each_other(camera, scene):
     assert find_defects(camera, [y])[row, column : column + 2].all()
 
 
-@pytest.mark.parametrize("where", [np.s_[:, 70], np.s_[60:63, 80:83]], ids=["column", "block"])
-def test_dead_columns_and_blocks_are_found(camera, scene, where):
+@pytest.mark.parametrize("where", [np.s_[:, 70], np.s_[60:65, 80:85], np.s_[40, :]], ids=["column", "block", "row"])
+def test_dead_columns_rows_and_blocks_are_found(camera, scene, where):
     y = snapshot(camera, scene)
     bright = (y > y.mean() / 2).numpy()[where]
     y[where] = 0
@@ -82,6 +82,13 @@ def test_dead_columns_and_blocks_are_found(camera, scene, where):
 def test_a_line_of_one_color_is_no_defect(camera, scene, line):
     x = 0.3 * scene
     x[line] += 3
+    assert find_defects(camera, [snapshot(camera, x)]).sum() <= 2
+
+
+@pytest.mark.parametrize("bar", [np.s_[:, 40, :40], np.s_[:, 40:43]], ids=["short", "high"])
+def test_a_dark_bar_is_no_dead_row(camera, scene, bar):
+    x = scene.clone()
+    x[bar] = 0
     assert find_defects(camera, [snapshot(camera, x)]).sum() <= 2
 
 

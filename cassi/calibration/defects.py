@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from scipy.ndimage import rank_filter, uniform_filter
+from scipy.ndimage import binary_propagation, generate_binary_structure, rank_filter, uniform_filter, uniform_filter1d
 
 from cassi.calibration.camera_trials import COMPONENTS, ITERATIONS
 from cassi.optics.cropping import Shot
@@ -37,15 +37,15 @@ def find_defects(A: Shot, snapshots: Sequence[torch.Tensor]) -> np.ndarray:
 
     with the mean over the 9 x 9 pixels around, and the median over the snapshot. No light makes a pixel dark, so that
     dead columns and blocks are found as well. Too much light may be of one color, which no smooth spectrum explains; so
-    a warm pixel is one whose |r| at most one other within the 9 x 9 reaches by half. r is taken again from a cube
-    without what was found, as defects distort it beside them. A row that is dead all along, and most of a block wider
-    than 3 pixels, is not found: a scene that is dark there explains it.
+    a warm pixel is one whose |r| at most one other within the 9 x 9 reaches by half. Beside a defect, s is 5 median |r|
+    for dark ones: a scene that is darker there explains part of a block. r is taken again from a cube without what was
+    found, as defects distort it beside them. A dead row is explained by a dark scene; it is one by `_dead_rows`.
     """
     votes = np.zeros(A.measurement_shape, int)
     for y in snapshots:
-        found = np.zeros(A.measurement_shape, bool)
+        found = rows = _dead_rows(A, y)
         for _ in range(PASSES):
-            before, found = found, _disagree(*_fitted(A, y, torch.as_tensor(found, device=y.device)))
+            before, found = found, rows | _disagree(*_fitted(A, y, torch.as_tensor(found, device=y.device)))
             if (found == before).all():
                 break
         votes += found
@@ -75,6 +75,29 @@ def _disagree(y: np.ndarray, expected: np.ndarray) -> np.ndarray:
     off: np.ndarray = r > LIMIT * usual
     if not off.any():
         return off
-    alone = r > 2 * rank_filter(r, -3, size=SIDE)
-    found: np.ndarray = off & (alone | (y < DEAD * expected))
+    alone, dark = r > 2 * rank_filter(r, -3, size=SIDE), y < DEAD * expected
+    found = off & (alone | dark)
+    grown: np.ndarray = binary_propagation(
+        found, generate_binary_structure(2, 2), mask=found | (dark & (r > LIMIT * median))
+    )
+    return grown
+
+
+def _dead_rows(A: Shot, y: torch.Tensor) -> np.ndarray:
+    """Rows with less than a tenth of the light of both rows beside them, where these are lit, (H, W') bool.
+
+    Over half of their width no scene is dark in a single row. Light is that through 9 pixels of the row, relative to
+    what a white scene sends there.
+    """
+    seen = A.gram_diag() > 0
+    white = A.weighted(None).forward(y.new_ones(A.cube_shape))
+    images = (torch.where(seen, image, 0).cpu().numpy() for image in (y, white))
+    through, most = (uniform_filter1d(image, SIDE, axis=1) for image in images)
+    light = np.divide(through, most, out=np.zeros_like(through), where=most > 0)
+    beside = np.minimum(light[:-2], light[2:])
+    lit = seen.cpu().numpy()[1:-1] & (beside > DEAD * light.mean())
+    dark = lit & (light[1:-1] < DEAD * beside)
+    dead = (2 * lit.sum(1) > lit.shape[1]) & (dark.sum(1) > (1 - DEAD) * lit.sum(1))
+    found = np.zeros(y.shape, bool)
+    found[1:-1] = dead[:, None]
     return found
