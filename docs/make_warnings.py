@@ -57,10 +57,6 @@ def below_zero(m: Measurement) -> Measurement:
     return replace(m, y=m.y - np.float32(0.6 * m.y.mean()))
 
 
-def cut_off(m: Measurement) -> Measurement:
-    return replace(m, y=np.minimum(m.y, np.quantile(m.y, 0.93)).astype(np.float32))
-
-
 CASES: dict[str, tuple[str, Callable[[Measurement], Measurement]]] = {
     "moved": ("mask moved by 2 rows, 1 column", moved),
     "flipped": ("mask upside down", flipped),
@@ -69,7 +65,6 @@ CASES: dict[str, tuple[str, Callable[[Measurement], Measurement]]] = {
     "bands": ("10 bands instead of 28", with_too_few_bands),
     "blurred": ("mask blurred by 1 px", blurred),
     "below-zero": ("black level too high", below_zero),
-    "cut-off": ("bright pixels cut off", cut_off),
 }
 
 

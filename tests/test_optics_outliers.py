@@ -7,7 +7,7 @@ import torch
 import cassi
 from cassi.files import read_measurement
 from cassi.optics.measurement import Measurement
-from cassi.optics.outliers import impulses, remove_impulses
+from cassi.optics.outliers import impulses, remove_impulses, remove_plateau
 from cassi.optics.single_disperser import CASSI
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
@@ -127,3 +127,31 @@ def test_light_of_one_color_is_left_alone(mask):
     scene[4, :, 30] = 1.0
     scene[7, 50:70, 50:70] = 1.0
     assert impulses(CASSI.from_step(mask, step=2, num_bands=C).forward(scene).numpy(), C).sum() <= 2
+
+
+@pytest.mark.parametrize("electrons", [None, 300, 10_000])
+def test_pixels_that_were_cut_off_are_bad_and_no_others(snapshot, mask, electrons):
+    """Whatever the unit of the counts; in a stack those of any frame, of shots those of each."""
+    y = snapshot / snapshot.max()
+    if electrons:
+        y = (np.random.default_rng(0).poisson(y * electrons) / electrons / 3).astype(np.float32)
+    assert remove_plateau(m := measured(y, mask)) is m
+    cut = np.minimum(y, np.float32(0.6) * y.max())
+    expected = cut == cut.max()
+    found = remove_plateau(measured(cut, mask))
+    assert np.array_equal(found.bad_pixels, expected) and remove_plateau(found) is found
+    assert np.array_equal(remove_plateau(measured(np.stack([0.5 * y, cut]), mask)).bad_pixels, expected)
+    both = measured(np.stack([0.5 * y, cut]), torch.stack([mask, mask]), shots=2)
+    assert np.array_equal(remove_plateau(both).bad_pixels, np.stack([np.zeros_like(expected), expected]))
+    assert (
+        cassi.reconstruct(measured(cut, mask), solver="least-squares", camera="as-given").bad_pixels == expected
+    ).all()
+
+
+@pytest.mark.parametrize("cube", [torch.ones(C, SIZE, SIZE), torch.ones(C, SIZE, SIZE).triu()])
+@pytest.mark.parametrize("open_share", [0.5, 1.0])
+def test_an_even_scene_is_not_cut_off(cube, open_share):
+    """Its snapshot has few values, or one in most of its pixels."""
+    mask = (torch.rand(SIZE, SIZE, generator=torch.Generator().manual_seed(2)) < open_share).float()
+    m = measured(CASSI.from_step(mask, step=2, num_bands=C).forward(cube).numpy(), mask)
+    assert remove_plateau(m) is m

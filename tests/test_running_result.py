@@ -190,7 +190,6 @@ def test_what_speaks_against_a_snapshot_is_told(masks):
 SHOTS = np.stack([np.ones((1, 3)), 2 * np.ones((1, 3))])
 HALF = np.full((2, 2), 0.5)
 CONCERNS = {
-    "50.0% of the pixels hold the largest": Measurement(np.array([[1.0, 2.0, 3.0, 3.0]]), np.ones((1, 4)), (0,)),
     "shot 2 is 2 times as bright as shot 1": Measurement(SHOTS, np.ones((2, 1, 2)), (0, 1), shots=2),
     "the gain says that noise": Measurement(HALF, np.ones((2, 2)), (0,), gain=1.0, read_noise=5.0),
 }

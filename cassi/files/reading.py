@@ -21,7 +21,7 @@ from cassi.files.scaling import band_axis, digits, mask_to_float32, plan_counts,
 from cassi.files.wavelength_files import differing, parse_wavelengths
 from cassi.optics.geometry import Shifts
 from cassi.optics.measurement import Measurement, any_bad
-from cassi.optics.outliers import remove_impulses
+from cassi.optics.outliers import remove_impulses, remove_plateau
 from cassi.optics.wavelengths import check_wavelengths
 
 MAX_RATIO = 2.0  # of the light of a truth to that of its snapshot, from which on it is in another unit
@@ -137,7 +137,7 @@ class OpenedMeasurement:
             source=container.path.name,
             sha256=file_sha256(container.path),
         )
-        return remove_impulses(m)
+        return remove_plateau(remove_impulses(m))
 
 
 def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:

@@ -1,4 +1,4 @@
-"""Detector pixels that light cannot explain: hot pixels, cosmic rays, spikes."""
+"""Detector pixels that light cannot explain, hot pixels, cosmic rays, spikes, and those cut off at a largest value."""
 
 from dataclasses import replace
 
@@ -12,6 +12,7 @@ MIN_CONTRAST = 8.0  # above the neighbors, in units of their scatter
 MIN_BANDS = 6  # with fewer, light of one color may look like an outlier
 MANY = 0.005  # share of the pixels above which outliers hide each other
 MAX_SHARE = 0.03  # above it, the scene or the mask may be the cause
+BELOW = 10  # values below the largest, which together occur less often where brighter pixels were cut off
 TOO_MANY = f"exceed all their neighbors, more than the {MAX_SHARE:.0%} that hot pixels can explain"
 
 
@@ -78,4 +79,35 @@ def remove_impulses(m: Measurement) -> Measurement:
     text = "1 pixel exceeds all its" if count == 1 else f"{count} pixels exceed all their"
     are = "is" if count == 1 else "are"
     note = f"{text} neighbors by more than light can explain and {are} excluded as bad: hot pixels or cosmic rays"
+    return replace(m, bad_pixels=known | new, notes=(*m.notes, note))
+
+
+def remove_plateau(m: Measurement) -> Measurement:
+    """The measurement with pixels that were cut off marked as bad, in a stack those of any frame, and a note.
+
+    Noise lets ever fewer pixels reach higher values, so that the largest one occurs once, or a few times in counts.
+    Where a detector or a program cuts brighter pixels off, all of them hold it:
+
+        #{y = max y} > #{y = one of the 10 largest values below},
+
+    over the good pixels, and in no more than half of them, which an even scene may be. Clipped at 60 % of the peak, 1.0
+    to 7.5 % of the pixels of six CAVE scenes cost 1.5 to 9.5 dB, and 0.1 to 0.4 dB where they are left out.
+    """
+    pixels = m.y.shape[-2 if m.shots is None else -3 :]
+    known = np.zeros(pixels, bool) if m.bad_pixels is None else m.bad_pixels
+    good = m.y[..., ~known]
+    if not good.size or (top := good.max()) <= 0:
+        return m
+    count = np.count_nonzero(good == top)
+    if count <= BELOW or 2 * count > good.size:
+        return m
+    occurring = np.unique(good, return_counts=True)[1]
+    if len(occurring) <= BELOW or count <= occurring[-1 - BELOW : -1].sum():
+        return m
+    new = (m.y == top).reshape(-1, *pixels).any(0) & ~known
+    black, unit = m.stored
+    note = (
+        f"{np.count_nonzero(new)} pixels hold the largest value, {black + unit * float(top):.4g}, "
+        f"more than the {BELOW} values below have together: they are saturated and excluded as bad"
+    )
     return replace(m, bad_pixels=known | new, notes=(*m.notes, note))

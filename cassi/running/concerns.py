@@ -9,35 +9,18 @@ from cassi.errors import Note
 from cassi.optics.measurement import MAX_TRANSMISSION, Measurement
 from cassi.running.result import Finished
 
-MIN_PLATEAU = 0.01  # share of the pixels; a scene rarely has that many brightest pixels of one value
 MAX_NEGATIVE = 0.05  # of the light; with the right black level real captures, noise and all, have 0.01
 MAX_RATIO = 1.5  # times as bright, for its mask, as another shot of the scene
 
 
 def measurement_concerns(m: Measurement) -> tuple[str, ...]:
     """All that speaks against a measurement before it is reconstructed, but for a mask that does not fit."""
-    concerns = (_below_zero(m), _shots_differ(m), _cut_off(m), _noisy(m), _mask_unit(m))
+    concerns = (_below_zero(m), _shots_differ(m), _noisy(m), _mask_unit(m))
     return tuple(Note(text, CONCERN) for text in concerns if text is not None)
 
 
 def _good(m: Measurement) -> np.ndarray:
     return m.y if m.bad_pixels is None else m.y[..., ~m.bad_pixels]
-
-
-def _cut_off(m: Measurement) -> str | None:
-    """Many good pixels hold the largest value, and fewer any other but the smallest: floats that were cut off."""
-    y = _good(m)
-    values, counts = np.unique(y, return_counts=True)
-    share = float(counts[-1] / y.size)
-    dark_or_painted = not values[-1] > 0 or counts[-1] < counts[1:].max(initial=0)
-    if dark_or_painted or counts[-1] < 2 or share < MIN_PLATEAU:
-        return None
-    black, unit = m.stored  # the option is in the unit of the file
-    text = (
-        f"{share:.1%} of the pixels hold the largest value, {_from_below(black + unit * float(values[-1]))}, as "
-        "saturated ones do; if they are, give the value from which on a pixel is bad"
-    )
-    return Note(text, cures=("saturation",))
 
 
 def _below_zero(m: Measurement) -> str | None:
@@ -107,9 +90,3 @@ def result_concerns(result: Finished) -> tuple[str, ...]:
     if not fits:
         return ()
     return (*fit_warnings(result.residual), *(imprint_warnings(result.imprint) if finished else ()))
-
-
-def _from_below(value: float) -> str:
-    """A number in a few digits that is not above it, so that a limit of this size takes the value in."""
-    text = f"{value:.4g}"
-    return text if float(text) <= value else f"{value * (1 - 1e-5):.6g}"
