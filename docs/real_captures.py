@@ -1,7 +1,8 @@
-"""The pictures of real-captures.md, from pairs of results.
+"""The pictures of real-captures.md and one of the README, from results.
 
 python docs/real_captures.py real-captures AS_GIVEN.h5 FOUND.h5 AS_GIVEN.h5 FOUND.h5 ...
 python docs/real_captures.py mask-error POSE_ALONE.h5 FOUND.h5 REFINED.h5 POSE_ALONE.h5 ...
+python docs/real_captures.py refined POSE_ALONE.h5 REFINED.h5 POSE_ALONE.h5 ...
 
 The first are of `reconstruct.py` with and without `--camera as-given`, the others of `cassi.reconstruct(m, camera=...)`
 with the camera of `find_camera(m, mask_error=False)`, of `reconstruct.py`, and of that with the camera of
@@ -11,9 +12,11 @@ with the camera of `find_camera(m, mask_error=False)`, of `reconstruct.py`, and 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cassi.files import read_cube
@@ -47,22 +50,37 @@ MASKS = "mask as in its file", "corrected by this capture", "refined from four"
 
 @styled
 def crops_of(paths: list[str]) -> Figure:
-    """Two bands of a part of each capture, each band on one scale, with the `MASKS` from left to right."""
+    """Two bands of a part of each capture, with the `MASKS` from left to right."""
     cubes = [np.asarray(read_cube(path)[0]) for path in paths]
     rows = [(cubes[k : k + len(MASKS)], share) for k in range(0, len(cubes), len(MASKS)) for share in (0.3, 0.75)]
     figure = Figure(figsize=(6.4, 2.15 * len(rows)), layout="constrained")
-    grid = figure.subplots(len(rows), len(MASKS), squeeze=False)
-    for axes, (shown, share) in zip(grid, rows, strict=True):
-        band = round(share * (len(shown[0]) - 1))
-        white = float(np.percentile(shown[0][band][CROP], 99.5))
-        for column, (cube, words) in enumerate(zip(shown, MASKS, strict=True)):
-            picture = np.clip(cube[band][CROP] / white, 0, 1) ** 0.7
-            title = f"{words}, band {band + 1}" if column == 0 else words
-            show(axes[column], picture, title, cmap="gray", vmin=0, vmax=1, aspect="equal")
+    for axes, (shown, share) in zip(figure.subplots(len(rows), len(MASKS), squeeze=False), rows, strict=True):
+        _crops(axes, shown, share, MASKS)
     return figure
 
 
-DRAWN = {"real-captures": bands_of, "mask-error": crops_of}
+@styled
+def pairs_of(paths: list[str]) -> Figure:
+    """A band of a part of each capture, with the first and the last of the `MASKS`, all in one row."""
+    cubes = [np.asarray(read_cube(path)[0]) for path in paths]
+    figure = Figure(figsize=(8, 2.1), layout="constrained")
+    axes = figure.subplots(1, len(cubes))
+    for k in range(0, len(cubes), 2):
+        _crops(axes[k : k + 2], cubes[k : k + 2], 0.75, MASKS[::2])
+    return figure
+
+
+def _crops(axes: Sequence[Axes], cubes: Sequence[np.ndarray], share: float, masks: Sequence[str]) -> None:
+    """The band of each cube at this share of the way, on one scale."""
+    band = round(share * (len(cubes[0]) - 1))
+    white = float(np.percentile(cubes[0][band][CROP], 99.5))
+    for column, (cube, words) in enumerate(zip(cubes, masks, strict=True)):
+        picture = np.clip(cube[band][CROP] / white, 0, 1) ** 0.7
+        title = f"{words}, band {band + 1}" if column == 0 else words
+        show(axes[column], picture, title, cmap="gray", vmin=0, vmax=1, aspect="equal")
+
+
+DRAWN = {"real-captures": bands_of, "mask-error": crops_of, "refined": pairs_of}
 
 if __name__ == "__main__":
     save_figures({sys.argv[1]: DRAWN[sys.argv[1]](sys.argv[2:])}, Path(__file__).parent / "figures")
