@@ -208,6 +208,7 @@ def test_a_sequence_is_gathered_whole(tmp_path):
     for t, cube in enumerate(cubes):
         extra = {"residual": np.full((3, 4, 6), t), "truth": cube}
         stated = {"residual": 0.1 * t, "parameters": {"together": t}, "ok": t != 1, "verdict": "wrong mask"}
+        extra["sensitivity"] = np.full((4, 6), 0.9)
         frames.append(write_cube(tmp_path / f"{t}.h5", cube, wavelengths=[500, 600], datasets=extra, attributes=stated))
     with h5py.File(gather_cubes(tmp_path / "film.h5", frames, attributes={"command": "x"})) as file:
         np.testing.assert_array_equal(file["cube"][:], cubes)
@@ -216,7 +217,13 @@ def test_a_sequence_is_gathered_whole(tmp_path):
         assert file["wavelengths"].attrs["units"] == "nm"
         np.testing.assert_allclose(file["residuals"][:], [0, 0.1, 0.2], rtol=1e-6)
         assert file["together"][:].tolist() == [0, 1, 2] and file.attrs["command"] == "x"
+        assert (file["sensitivity"][:] == 0.9).all() and file["sensitivity"].shape == (4, 6)
         assert not file.attrs["ok"] and file.attrs["verdict"] == "1 of 3 frames do not fit the mask; wrong mask"
+    other = write_cube(
+        tmp_path / "other.h5", cubes[0], wavelengths=[500, 600], datasets={"residual": extra["residual"], "truth": cube}
+    )
+    with h5py.File(gather_cubes(tmp_path / "two.h5", [frames[0], other])) as file:
+        assert "sensitivity" not in file, "that of one frame is not that of all"
     small = write_cube(tmp_path / "small.h5", cubes[0, :, :2])
     before = sorted(tmp_path.iterdir())
     refused(gather_cubes, tmp_path / "second.h5", [frames[0], small])

@@ -178,6 +178,8 @@ MASK = torch.ones(4, 5)
         (lambda: CASSI(torch.ones(3, 4, 5), (0, 1)), ValueError),
         (lambda: CASSI(MASK, (0, 1), torch.ones(4, 5)), ValueError),
         (lambda: CASSI.from_step(MASK, 2, 0), ValueError),
+        (lambda: CASSI(MASK, (0, 1), mask_error="0.1"), ValueError),
+        (lambda: CASSI(MASK, (0, 1), mask_error=-0.1), ValueError),
         (lambda: CASSI(MASK, (0,)).to(dtype=torch.int64), TypeError),
     ],
 )  # fmt: skip

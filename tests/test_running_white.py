@@ -1,5 +1,6 @@
 """Reflectance by a white reference, in Python and at the command line."""
 
+import warnings
 from dataclasses import replace
 
 import h5py
@@ -194,3 +195,19 @@ def test_a_reference_beside_a_camera_object(bench, results):
     found = cassi.reconstruct(y, A, white=board, solver="gap-tv", num_iters=60)
     assert found.unit == "reflectance"
     assert torch.allclose(found.cube, reflectance(*results).cube, atol=1e-3)
+
+
+def test_a_reference_without_sensitivity_gets_that_of_the_snapshot(bench):
+    """And that is said; nothing is where both have it."""
+    A, rho, light = bench
+    even = (1 + 0.2 * torch.rand(A.measurement_shape, generator=torch.Generator().manual_seed(1))).numpy()
+    camera = {"mask": A.mask.numpy(), "shifts": A.shifts}
+    m, board = (Measurement(y=A.forward(x).numpy() * even, sensitivity=even, **camera) for x in (rho * light, light))
+    both, warned = [], []
+    for white in (board, replace(board, sensitivity=None)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            both.append(cassi.reconstruct(m, white=white, camera="as-given", solver="gap-tv", num_iters=5).cube)
+        warned.append([str(one.message) for one in caught if "sensitivities" in str(one.message)])
+    assert torch.equal(*both) and not warned[0] and len(warned[1]) == 1
+    check_words(warned[1][0])

@@ -92,8 +92,8 @@ def gather_cubes(
     Args:
         path: .h5 or .hdf5 file to write: `/cube` (T, C, H, W), `/measurement` and `/residual` (T, H, W'), `/truth`,
             `/wavelengths`, `/residuals` (T,), and `/together` (T,), the number of neighboring frames used for each;
-            `/bad_pixels` (H, W'), what was left out of any; the attributes `ok` and `verdict` state whether all frames
-            fit the mask.
+            `/bad_pixels` (H, W'), what was left out of any, and `/sensitivity` (H, W') where all have it; the
+            attributes `ok` and `verdict` state whether all frames fit the mask.
         results: files of `cassi.running.result.write_result`, in order of time. The first determines the arrays.
         attributes, overwrite: as for `write_arrays`.
 
@@ -106,6 +106,7 @@ def gather_cubes(
     residuals, together, misfits = np.full(len(results), np.nan, "f4"), np.zeros(len(results), "f4"), []
     shapes: dict[str, tuple[int, ...]] = {}
     bad: np.ndarray | None = None
+    even: np.ndarray | None = None
     with cube_store(path, overwrite=overwrite) as store:
         for t, result in enumerate(results):
             with h5py.File(result) as frame:
@@ -120,12 +121,15 @@ def gather_cubes(
                         store.put("wavelengths", frame["wavelengths"][:])
                     copied = [name for name in ("unit", "scale", "version", "parameters") if name in frame.attrs]
                     store.state({name: frame.attrs[name] for name in copied} | dict(attributes or {}))
+                    even = frame["sensitivity"][:] if "sensitivity" in frame else None
                 if content != shapes:
                     raise InputError(f"{result}: holds {content}, the first frame {shapes}; give frames of one run")
                 for name, shape in shapes.items():
                     store.add(name, t, frame[name][0] if frame[name].ndim > len(shape) else frame[name][:])
                 if "bad_pixels" in frame:
                     bad = any_bad((bad, frame["bad_pixels"][:]))
+                if even is not None and not ("sensitivity" in frame and np.array_equal(even, frame["sensitivity"][:])):
+                    even = None
                 residuals[t] = frame.attrs.get("residual", np.nan)
                 together[t] = json.loads(frame.attrs.get("parameters", "{}")).get("together", 0)
                 if not frame.attrs.get("ok", True):
@@ -134,6 +138,8 @@ def gather_cubes(
         store.put("together", together)
         if bad is not None:
             store.put("bad_pixels", bad)
+        if even is not None:
+            store.put("sensitivity", even)
         if misfits:
             verdict = f"{len(misfits)} of {len(results)} frames do not fit the mask; {misfits[0]}"
             store.state({"ok": False, "verdict": verdict})

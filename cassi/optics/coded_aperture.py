@@ -4,11 +4,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from numbers import Real
 from typing import Self
 
 import torch
 from torch import Tensor
 
+from cassi.errors import InputError
 from cassi.optics.protocol import Camera, cached, checked_weights, private_copy
 
 # Standard deviation of the error of a mask, relative to its greatest transmission: none is known better. On nine CAVE
@@ -41,8 +43,8 @@ class CodedAperture(Camera):
                 f"mask has {self.mask.shape[0]} bands but there are {len(self.shifts)} shifts; "
                 "give one shift per mask band"
             )
-        if not 0 <= self.mask_error < math.inf:
-            raise ValueError(f"mask_error must be a number >= 0, got {self.mask_error}")
+        if not (isinstance(self.mask_error, Real) and 0 <= self.mask_error < math.inf):
+            raise InputError(f"mask_error must be a number >= 0, relative to the maximum, got {self.mask_error!r}")
         if self.weights is not None:
             object.__setattr__(self, "weights", checked_weights(self.weights, self.measurement_shape, self.mask))
         object.__setattr__(self, "mask", private_copy(self.mask))

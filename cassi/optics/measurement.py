@@ -165,7 +165,7 @@ def camera_difference(measurements: Sequence[Measurement]) -> str:
             what = "different masks"
         elif tuple(m.shifts) != tuple(first.shifts):
             what = "different shifts"
-        elif not _same(m.sensitivity, first.sensitivity) or m.mask_error != first.mask_error:
+        elif not same_values(m.sensitivity, first.sensitivity) or m.mask_error != first.mask_error:
             what = "different sensitivities of the detector, or errors of the mask,"
         elif nm is not None and stated.wavelengths is not None and not np.array_equal(nm, stated.wavelengths):
             one, what = stated.source or one, "different wavelengths"
@@ -175,7 +175,8 @@ def camera_difference(measurements: Sequence[Measurement]) -> str:
     return ""
 
 
-def _same(a: np.ndarray | None, b: np.ndarray | None) -> bool:
+def same_values(a: np.ndarray | None, b: np.ndarray | None) -> bool:
+    """Whether two arrays are equal, or both absent."""
     return a is b or (a is not None and b is not None and np.array_equal(a, b))
 
 

@@ -55,7 +55,7 @@ from cassi.kernels.dispatch import pick_device
 from cassi.optics.detector import brightness
 from cassi.optics.imprint import imprint_on
 from cassi.optics.mask_match import compare_with_mask
-from cassi.optics.measurement import MaskCheck, Measurement
+from cassi.optics.measurement import MaskCheck, Measurement, same_values
 from cassi.optics.protocol import Camera
 from cassi.photograph.picture import SidePicture
 from cassi.running.arguments import open_files, subtract_dark
@@ -298,13 +298,18 @@ def divide_by_white(
 ) -> Reconstruction:
     """The result as reflectance, by a capture of a white reference that is solved with the same camera and settings."""
     start, quiet = time.perf_counter(), Listener(_prefixed(listener.progress, WHITE))
+    if (m := result.measurement) is not None and not same_values(m.sensitivity, white.sensitivity):
+        listener.warn(
+            "snapshot and white reference bring different sensitivities of detector pixels along, or one has none: "
+            "those of the snapshot are used for both"
+        )
+        white = replace(white, sensitivity=m.sensitivity)
     same = replace(settings, uncertainty=False, camera=result.camera or "as-given")
     scene = prepare_scene(replace(white, check=result.check), same, quiet)
     light = assemble(scene, solve_frames(scene, same, quiet, start), same, start)
     listener.inform(f"divided by the light on the white reference {white.source}: the cube is reflectance")
     board, exposure = read_board(settings.white_reflectance), settings.exposure_ratio
     result = reflectance(result, light, board=board, exposure=exposure)
-    m = result.measurement
     if m is None:
         return result
     m = with_concerns(m, [Note(text, CONCERN) for text in white_concerns(result, light)], listener)
