@@ -86,9 +86,12 @@ def test_a_line_of_one_color_is_no_defect(camera, scene, line):
 
 
 @pytest.mark.parametrize("bar", [np.s_[:, 40, :40], np.s_[:, 40:43]], ids=["short", "high"])
-def test_a_dark_bar_is_no_dead_row(camera, scene, bar):
+@pytest.mark.parametrize("lit", [SIZE, 20])
+def test_a_dark_bar_is_no_dead_row(camera, scene, bar, lit):
+    """Nor one through a small object on dark ground."""
     x = scene.clone()
     x[bar] = 0
+    x[..., lit:] = 0
     assert find_defects(camera, [snapshot(camera, x)]).sum() <= 2
 
 

@@ -21,8 +21,8 @@ from cassi.solvers.subspace_tv import subspace_tv
 RELATIVE_NOISE = 0.02  # that a short reconstruction allows for, of the root mean square of the light
 SIDE = 9  # of the square in which residuals are compared [pixel]
 # Times what is usual, about seven standard deviations of Gaussian noise. On ten CAVE windows (128 x 128 px; clean,
-# 10,000 and 1,000 e) it marks 3 of 710,000 sound pixels, and of dead ones 118 of 150 at 10,000 e, all but nearly dark
-# ones.
+# 10,000 and 1,000 e) it marks none of 699,000 sound pixels, and of dead ones 129 of 150 at 10,000 e, all but nearly
+# dark ones.
 LIMIT = 5.0
 DEAD = 0.1  # share of the light that is expected, below which a pixel is dead
 PASSES = 8  # at most: each sees what the defects beside it had hidden
@@ -35,11 +35,12 @@ def find_defects(A: Shot, snapshots: Sequence[torch.Tensor]) -> np.ndarray:
 
         |r| > 5 s    and    y < 0.1 (Phi x)  or  it is alone,      s = mean of min(|r|, 5 median |r|) + median |r|
 
-    with the mean over the 9 x 9 pixels around, and the median over the snapshot. No light makes a pixel dark, so that
-    dead columns and blocks are found as well. Too much light may be of one color, which no smooth spectrum explains; so
-    a warm pixel is one whose |r| at most one other within the 9 x 9 reaches by half. Beside a defect, s is 5 median |r|
-    for dark ones: a scene that is darker there explains part of a block. r is taken again from a cube without what was
-    found, as defects distort it beside them. A dead row is explained by a dark scene; it is one by `_dead_rows`.
+    with the mean over the 9 x 9 pixels around, and the median over pixels with a hundredth of the mean light or more. No
+    light makes a pixel dark, so that dead columns and blocks are found as well; beside a defect |r| > 5 median |r| is
+    enough for that, as a darker scene explains part of a block. Too much light may be of one color, which no smooth
+    spectrum explains; so a warm pixel is one whose |r| at most one other within the 9 x 9 reaches by half. r is taken
+    again from a cube without what was found, as defects distort it beside them. A dark scene explains a dead row; for
+    that see `_dead_rows`.
     """
     votes = np.zeros(A.measurement_shape, int)
     for y in snapshots:
@@ -70,7 +71,8 @@ def _disagree(y: np.ndarray, expected: np.ndarray) -> np.ndarray:
     r = np.abs(y - expected)
     if min(r.shape) < SIDE or not r.any():
         return np.zeros(r.shape, bool)
-    median = float(np.median(r[r > 0]))
+    lit = expected > DEAD**2 * expected.mean()
+    median = float(np.median(r[lit])) if lit.any() else 0.0
     usual = uniform_filter(np.minimum(r, LIMIT * median), SIDE) + median
     off: np.ndarray = r > LIMIT * usual
     if not off.any():

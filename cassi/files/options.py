@@ -21,7 +21,8 @@ class Levels:
         black_level: count of a dark pixel, subtracted.
         full_scale: largest count there can be; default the largest of the bit depth.
         counts_per_unit: counts that become 1; default full scale - black level.
-        saturation: count from which a pixel is bad; by default full scale for integers, none for floats.
+        saturation: count from which a pixel is bad; by default full scale for integers, none for floats. What holds a
+            largest value together with many others is bad besides (`cassi.optics.outliers.remove_plateau`).
 
     Raises:
         InputError: a number is out of range.
