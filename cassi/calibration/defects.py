@@ -35,8 +35,8 @@ def find_defects(A: Shot, snapshots: Sequence[torch.Tensor]) -> np.ndarray:
 
         |r| > 5 s    and    y < 0.1 (Phi x)  or  it is alone,      s = mean of min(|r|, 5 median |r|) + median |r|
 
-    with the mean over the 9 x 9 pixels around, and the median over pixels with a hundredth of the mean light or more. No
-    light makes a pixel dark, so that dead columns and blocks are found as well; beside a defect |r| > 5 median |r| is
+    with the mean over the 9 x 9 pixels around, and the median over pixels with a hundredth of the mean light. No light
+    makes a pixel dark, so that dead columns and blocks are found as well; beside a defect |r| > 5 median |r| is
     enough for that, as a darker scene explains part of a block. Too much light may be of one color, which no smooth
     spectrum explains; so a warm pixel is one whose |r| at most one other within the 9 x 9 reaches by half. r is taken
     again from a cube without what was found, as defects distort it beside them. A dark scene explains a dead row; for
