@@ -91,8 +91,8 @@ def remove_plateau(m: Measurement) -> Measurement:
         #{y = max y} > #{y = one of the 10 largest values below},
 
     over the good pixels, and in no more than half of them, which an even scene may be. Clipped at 60 % of the peak, 1.0
-    to 7.5 % of the pixels of six CAVE scenes cost 1.5 to 9.5 dB, and 0.1 to 0.4 dB where they are left out. Of 600 that were not
-    clipped, white boards among them, of 6 bits to floats, 100 electrons to no noise, none is touched.
+    to 7.5 % of the pixels of six CAVE scenes cost 1.5 to 9.5 dB, and 0.1 to 0.4 dB where they are left out. Of 600
+    snapshots that were not clipped (also white boards, 6 bits to floats, 100 electrons to no noise) none is touched.
     """
     pixels = m.y.shape[-2 if m.shots is None else -3 :]
     known = np.zeros(pixels, bool) if m.bad_pixels is None else m.bad_pixels
