@@ -10,7 +10,8 @@ from messages import refused
 from scipy import ndimage
 
 import cassi
-from cassi.calibration.captures import Frame, learn_mask_error, of_other_scenes, variance_of
+from cassi.calibration.camera_as_found import FoundCamera
+from cassi.calibration.captures import Frame, MaskError, learn_mask_error, of_other_scenes, variance_of
 from cassi.calibration.found_camera import find_camera
 from cassi.calibration.refined_camera import RefinedCamera, calibrate_from_captures
 from cassi.files import read_measurement, write_arrays, write_measurement
@@ -129,6 +130,21 @@ def test_the_found_camera_holds_the_corrected_mask(tmp_path):
     for corrected in (found.in_place(m), read_measurement(tmp_path / "m.h5", mask=found.save(tmp_path / "camera.h5"))):
         assert build_camera(corrected, torch.device("cpu")).mask_error == found.mask_error.left
     assert find_camera(m, mask_error=False).mask_error is None
+
+
+def test_a_snapshot_too_small_for_the_place_of_its_mask_shows_its_elements(given, true):
+    m = Measurement(y=capture(true, 1).numpy(), mask=given, shifts=SHIFTS)
+    found = find_camera(m)
+    assert "too small" in found.reason and found.model.exact and found.corrected is not None
+    assert (found.mask - true).std() < 0.9 * (given - true).std() and "elements corrected" in found.message
+
+
+def test_of_a_mask_that_is_not_corrected_the_network_knows_the_error(given):
+    m = Measurement(y=capture(given, 1).numpy(), mask=given, shifts=SHIFTS)
+    unsure = MaskError(torch.zeros(SIZE, SIZE), None, False, left=0.07)
+    found = replace(FoundCamera.as_given(m), mask_error=unsure)
+    assert found.in_place(m).mask_error == 0.07 and found.in_place(m).mask is m.mask
+    assert "may be wrong by 7%" in found.message
 
 
 def test_the_noise_is_that_of_photons_and_of_a_share_of_the_light():

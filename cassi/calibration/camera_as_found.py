@@ -66,8 +66,20 @@ class FoundCamera:
 
     @property
     def message(self) -> str:
-        """What was found, in one sentence, and in another what is wrong with the detector."""
-        return " ".join(filter(None, (self.optics, self.detector)))
+        """What was found, in one sentence, and in others what is not known of the mask and wrong with the detector."""
+        return " ".join(filter(None, (self.optics, self.elements, self.detector)))
+
+    @property
+    def elements(self) -> str:
+        """What is not known of a mask that is not corrected, in one sentence; empty where nothing is."""
+        if self.corrected is not None or not self.left:
+            return ""
+        return f"The mask's elements may be wrong by {self.left:.0%}, and the network allows for it."
+
+    @property
+    def left(self) -> float | None:
+        """What remains unknown of the mask, relative to its greatest transmission; None where no capture says so."""
+        return None if self.mask_error is None else self.mask_error.left
 
     @property
     def detector(self) -> str:
@@ -150,10 +162,8 @@ class FoundCamera:
         """The measurement with this camera in place of its own."""
         m = m if self.left_out is None else replace(m, bad_pixels=any_bad((m.bad_pixels, self.left_out)))
         m = m if self.sensitivity is None else replace(m, sensitivity=self.sensitivity)
-        if not self.accepted:
-            return m
-        left = None if self.corrected is None else self.corrected.left
-        return replace(m, mask=self.mask, shifts=self.shifts, mask_error=left or m.mask_error)
+        m = m if self.left is None else replace(m, mask_error=self.left)
+        return replace(m, mask=self.mask, shifts=self.shifts) if self.accepted else m
 
     def save(
         self, path: str | os.PathLike[str], *, wavelengths: np.ndarray | None = None, overwrite: bool = False
@@ -175,7 +185,7 @@ class FoundCamera:
         arrays |= {} if self.sensitivity is None else {"sensitivity": self.sensitivity}
         arrays |= {} if wavelengths is None else {"wavelengths": wavelengths}
         axes = {"mask": "CHW", "mask_3d_shift": "CHW"}
-        stated = {"camera": self.as_dict(), "mask_error": None if self.corrected is None else self.corrected.left}
+        stated = {"camera": self.as_dict(), "mask_error": self.left}
         return write_arrays(path, arrays, axes=axes, attributes=stated, overwrite=overwrite)
 
     def is_saved(self, path: str | os.PathLike[str]) -> bool:

@@ -29,7 +29,7 @@ from cassi.calibration.mask_error import (
     texture_of,
     without_texture,
 )
-from cassi.choice.judge import EVEN
+from cassi.choice.judge import BETTER, EVEN
 from cassi.optics.coded_aperture import MASK_ERROR
 from cassi.optics.detector import brightness
 from cassi.optics.single_disperser import CASSI
@@ -44,13 +44,15 @@ MIN_EXPLAINED = 0.02  # of the variance of the kept residual that an error must 
 TINY = 1e-12  # of y of brightness 1, squared
 DARK = 0.02  # detector pixels below this share of the brightest are not fitted to
 # A correction by one capture is taken where the fine texture of the cube falls to FADED and the squared errors of the
-# pixels that judge fall; or where texture falls to FAR_LESS and the held-out error rises by no more than a factor. On
-# windows of ten CAVE scenes (128 and 160 px, 28 bands, 10,000 e) texture falls to 0.81 at least through exact masks,
-# grey and 0/1, and to 0.74 at least through a grey one that is wrong by 5 %, where a correction mostly costs; no such
-# window is taken. Where it is wrong by 12 %, eight of ten are. On four captures of a microscope whose mask is wrong by
-# about as much, texture falls to 0.57 to 0.71, on three of another camera to 0.79 to 0.89. CAVE's cloth is finer than
-# that (0.71 to 0.74 at 256 px): through an exact mask it is taken in some cases, and loses 1.0 to 1.4 dB. What other
-# captures explain of one (`MIN_EXPLAINED`) is no texture of its scene: of several, none has to fade.
+# pixels that judge fall clearly; or where texture falls to FAR_LESS and the held-out error rises by no more than a
+# factor. On windows of ten CAVE scenes (128 px, 28 bands, 10,000 e; grey and 0/1 masks) texture falls to 0.81 at least
+# through exact masks, and to 0.73 at least through those that are wrong by 5 %, where a correction costs up to 2.6 dB;
+# no such window is taken. Of those that are wrong by 12 %, 13 of 20 are. On four captures of a microscope whose mask is
+# wrong by about as much, texture falls to 0.57 to 0.71, on three of another camera to 0.79 to 0.89. CAVE's cloth is
+# finer than that (0.71 to 0.74 at 256 px): through an exact mask it is taken in some cases, and loses 1.0 to 1.5 dB.
+# Where texture falls to FADED and no correction is taken, the mask counts as wrong by as much as was found (`left`): by
+# 0.1, exact masks gain -0.14 dB on average, but those whose texture falls so far 0.00. What other captures explain of
+# one (`MIN_EXPLAINED`) is no texture of its scene: of several, none has to fade.
 FADED, FAR_LESS = 0.83, 0.73
 MAX_RISE = 1.1
 # Correlation of the pictures of two captures above which they show one scene: 0.75 at least where the lamp or a part of
@@ -105,7 +107,7 @@ class MaskError:
         errors: held-out error of short reconstructions, (captures, 2): as given, and corrected.
         spread, gain_spread: standard deviations of e and g that were assumed, that of e relative to the mask's greatest
             transmission.
-        left: that of what remains unknown of the mask, likewise.
+        left: that of what remains unknown of the mask, likewise; None where that is not more than usual.
         sure: by how many standard errors the squared errors of the pixels that judge fell.
         texture: fine texture of the cubes with the corrected mask, relative to that with the mask as given.
         reason: why it was not accepted; empty where it was.
@@ -120,7 +122,7 @@ class MaskError:
     errors: tuple[tuple[float, float], ...] = ()
     spread: float = 0.0
     gain_spread: float = 0.0
-    left: float = 0.0
+    left: float | None = None
     sure: float = 0.0
     texture: float = 1.0
     reason: str = ""
@@ -200,8 +202,8 @@ def learn_mask_error(
     sure = mean / max(std / math.sqrt(len(falls)), TINY)
     b, a = (torch.cat([one / s for one, s in zip(of, light, strict=True)]).sum() for of in (before, after))
     faded, as_well = texture / rough, float(a) <= MAX_RISE**2 * float(b)
-    better = sure > EVEN
-    accepted = as_well and (better if len(frames) > 1 else faded < FAR_LESS or (better and faded < FADED))
+    alone = len(frames) == 1
+    accepted = as_well and (faded < FAR_LESS or (sure > BETTER and faded < FADED) if alone else sure > EVEN)
 
     # a second round, from cubes that the error has left
     second, growth = first, tuple[tuple[int, float], ...]()
@@ -215,10 +217,12 @@ def learn_mask_error(
         "" if accepted else "a corrected mask neither makes far smoother cubes nor predicts better what took no part"
     )
     # What remains lies between what was found, which is shrunken, and what was assumed, which is tried in steps of two;
-    # with each further capture less does. Of simulated masks that are wrong by 12 %, a capture alone leaves about 0.1,
-    # with which the network gains 0.13 dB on average.
+    # with each further capture less does. Of simulated masks that are wrong by 12 %, a capture alone leaves about 0.1.
+    # One that is not corrected, though texture faded, is not known better either.
     e, gain = best.fit
-    left = max(math.sqrt(float(e.std()) / top * best.spread / len(frames)), MASK_ERROR)
+    left = None
+    if accepted or (alone and faded < FADED):
+        left = max(math.sqrt(float(e.std()) / top * best.spread / len(frames)), MASK_ERROR)
     spreads = best.spread, best.gain_spread
     return MaskError(e, gain, accepted, explained, growth, errors, *spreads, left, sure, faded, reason, len(frames))
 

@@ -84,7 +84,7 @@ def find_camera(
         left_out = any_bad((found.left_out, defects))
         found = replace(found, left_out=left_out, defects=int(np.count_nonzero(defects)))
         known = _explained(found, measurements, black_level, device)
-    if known is None or found.reason or not looks_closer:
+    if known is None or not looks_closer:
         return found
     return _corrected(found, measurements[0], *known, seed, lambda share: report(SHARE + (1 - SHARE) * share))
 
