@@ -136,6 +136,7 @@ def test_pixels_that_were_cut_off_are_bad_and_no_others(snapshot, mask, electron
     if electrons:
         y = (np.random.default_rng(0).poisson(y * electrons) / electrons / 3).astype(np.float32)
     assert remove_plateau(m := measured(y, mask)) is m
+    assert remove_plateau(m := measured(y.max() - y, mask)) is m, "inverted: its largest value is where no light is"
     cut = np.minimum(y, np.float32(0.6) * y.max())
     expected = cut == cut.max()
     found = remove_plateau(measured(cut, mask))
