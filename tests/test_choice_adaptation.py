@@ -128,7 +128,7 @@ def test_best_adapts_where_there_is_a_network(case):
     assert chains[0][:4] == (NonLocal(1.0, 12), Learned(), NonLocal(0.5, 12), Learned())
     assert Adapt(1.0, 100).before == (Tv(200), *chains[0][:3]) and Adapt(1.0, 60).after(None) == chains[0][1:-1]
     fast = default_stages(case.shot.A, Settings(quality="fast", weights=case.problem.learned))
-    assert fast[0] == Tv(100) and fast[1][0] == (NonLocal(1.0, 12), Learned(), NonLocal(0.25, 56, None))
+    assert fast[0] == Tv(200) and fast[1][0] == (NonLocal(1.0, 12), Learned(), NonLocal(0.25, 56, None))
     assert chains[1] == chains[0][:-1], "where the adapted cube is refused, the default's stands"
     assert all(Adapt not in chain and Learned not in chain for chain in names[2:])
     refused(Adapt(0.5, 1).run, case.shot.A, case.shot.y, case.shot.problem, case.state, Watch(), error=ValueError)

@@ -66,7 +66,6 @@ def default_stages(A: Camera, settings: Settings) -> tuple[Tv, tuple[Chain, ...]
     """The stages of the default solver for this camera: total variation, and the chains that may follow."""
     if settings.num_iters is not None:
         return Tv(int(settings.num_iters)), ()
-    first = TV_ITERS // 2 if settings.quality == "fast" else TV_ITERS
     strength = math.sqrt(A.num_shots)
     # coarse stages would blur what extra shots resolve: four are 0.4 dB better without, on ten CAVE windows with noise
     chain: Chain = alternating_stages(strength) if A.num_shots == 1 else alternating_stages(strength)[2:]
@@ -77,7 +76,7 @@ def default_stages(A: Camera, settings: Settings) -> tuple[Tv, tuple[Chain, ...]
         chain = without_network(chain)
     best: Chain = (*chain, Adapt(strength, ADAPT_STEPS)) if settings.quality == "best" and Learned() in chain else chain
     chains = (best, chain, without_network(chain), (Tv(MORE_ITERS[settings.quality]),))
-    return Tv(first), tuple(dict.fromkeys(chain for chain in chains if chain))
+    return Tv(TV_ITERS), tuple(dict.fromkeys(chain for chain in chains if chain))
 
 
 def reconstruct_auto(
