@@ -260,7 +260,7 @@ class Settings:
     """"auto": subspace TV, a non-local prior and a network, everything chosen from held-out pixels; "subspace":
     subspace TV with settings of your own, for clean data; "least-squares", "gap-tv", "admm-tv", "fista-tv"."""
     quality: Quality | str = setting(
-        "default", "fast: 20% less time, about 0.3 dB worse; best: trains the network on this snapshot, 16 times as "
+        "default", "fast: 25% less time, about 0.3 dB worse; best: trains the network on this snapshot, 16 times as "
         "long, 0.5 dB better", "--quality", choices=QUALITIES, needs=AUTO,
     )  # fmt: skip
     prior: Prior | str = setting(

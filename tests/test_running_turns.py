@@ -1,5 +1,6 @@
 """Frames of several threads are solved together, and each gets what it would have got alone."""
 
+import copy
 import functools
 import threading
 import time
@@ -26,7 +27,9 @@ from cassi.settings import Settings
 @functools.cache
 def settings(device: str = "cpu") -> Settings:
     stages = (Tv(12), NonLocal(0.5, 4), Learned())
-    plan = replace(default().plan, stages=stages, learned=shipped_prior())
+    prior = copy.deepcopy(shipped_prior())
+    prior.coarse = False  # as on a GPU: only there frames are solved together
+    plan = replace(default().plan, stages=stages, learned=prior)
     return Settings(plan=plan, camera="as-given", device=device)
 
 

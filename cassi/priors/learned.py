@@ -125,7 +125,7 @@ class LearnedPrior(nn.Module):
             L^2 diag(Phi Phi^T).
         source: shipped weights or file that it was read from.
         coarse: whether convolutions on a CPU are in bfloat16 where that is faster, as in training: cubes change by less
-            than 0.01 dB.
+            than 0.04 dB.
     """
 
     source, coarse = "", False
