@@ -92,8 +92,7 @@ def _dead_rows(A: Shot, y: torch.Tensor) -> np.ndarray:
     what a white scene sends there.
     """
     seen = A.gram_diag() > 0
-    white = A.weighted(None).forward(y.new_ones(A.cube_shape))
-    images = (torch.where(seen, image, 0).cpu().numpy() for image in (y, white))
+    images = (image.cpu().numpy() for image in (torch.where(seen, y, 0), A.response()))
     through, most = (uniform_filter1d(image, SIDE, axis=1) for image in images)
     light = np.divide(through, most, out=np.zeros_like(through), where=most > 0)
     beside = np.minimum(light[:-2], light[2:])
