@@ -8,9 +8,11 @@ import torch
 from messages import refused, refuses
 from test_choice_stages import SIZE, Shot
 
+from cassi import CASSI
 from cassi.choice.adaptation import Adam, Adapt, Example, _random_strip, _simulate_snapshots
 from cassi.choice.automatic import default_stages
-from cassi.choice.chain import as_list, from_list, repeat_stages
+from cassi.choice.chain import as_list, cost, from_list, repeat_stages
+from cassi.choice.mirrors import Mirrored
 from cassi.choice.stages import Learned, NonLocal, State, Tv, Watch
 from cassi.priors.learned import LearnedPrior
 from cassi.priors.spectral_basis import synthesise
@@ -121,16 +123,49 @@ def test_adam_is_that_of_torch():
     torch.testing.assert_close(ours, theirs)
 
 
+def test_mirrored_problems_are_solved_as_the_first_and_their_mean_is_taken(case):
+    """By hand: the camera with everything turned around; cube and mean do not change where all was mirrored."""
+    A, y, problem = case.shot.A, case.shot.y, replace(case.problem, variance=torch.rand_like(case.shot.y) * 1e-3)
+    stages = (Tv(20), NonLocal(1.0, 3))
+    first = repeat_stages(A, y, problem, stages, Watch())
+    cubes = [first.x]
+    for axes in ((-2,), (-1,), (-2, -1)):
+        shifts = [-d for d in A.shifts] if -1 in axes else list(A.shifts)
+        turned = CASSI(A.mask.flip(axes), tuple(shifts))
+        here = replace(problem, variance=problem.variance.flip(axes))
+        cubes.append(repeat_stages(turned, y.flip(axes), here, stages, Watch()).x.flip(axes))
+    state = repeat_stages(A, y, problem, (*stages, Mirrored()), Watch())
+    torch.testing.assert_close(state.x, torch.stack(cubes).mean(0), rtol=1e-4, atol=1e-5)
+    assert state.stages == (*stages, Mirrored()) and state.stage_starts[-1][1] == "mirrored"
+    mirrored = replace(problem, variance=problem.variance.flip(-1))
+    again = repeat_stages(A.mirrored((-1,)), y.flip(-1), mirrored, state.stages, Watch())
+    torch.testing.assert_close(again.x.flip(-1), state.x, rtol=1e-3, atol=1e-4)
+    asked = []
+    stopped = Watch(lambda record, z: asked.append(record.iteration) or len(asked) == 30)
+    assert Mirrored().run(A, y, problem, first, stopped) is first and len(asked) == 30
+    assert Mirrored().run(A, y, problem, first, Watch(deadline=0.0)) is first
+    refused(Mirrored().run, A, y, problem, None, Watch(), error=ValueError)
+
+
 def test_best_adapts_where_there_is_a_network(case):
     _, chains = default_stages(case.shot.A, Settings(quality="best", weights=case.problem.learned))
     names = [[type(stage) for stage in chain] for chain in chains]
     assert names[0].count(Learned) == 2 and chains[0][-1] == Adapt(1.0, 100)
     assert chains[0][:4] == (NonLocal(1.0, 12), Learned(), NonLocal(0.5, 12), Learned())
-    assert Adapt(1.0, 100).before == (Tv(200), *chains[0][:3]) and Adapt(1.0, 60).after(None) == chains[0][1:-1]
+    assert chains[0][-2] == Mirrored() and chains[1:3] == (chains[0][:-1], chains[0][:-2])
+    assert Adapt(1.0, 100).before == (Tv(200), *chains[0][:3]) and Adapt(1.0, 60).after(None) == chains[0][1:-2]
+    assert Mirrored().cost == 3 * (200 + cost(chains[2]))
     fast = default_stages(case.shot.A, Settings(quality="fast", weights=case.problem.learned))
     assert fast[0] == Tv(200) and fast[1][0] == (NonLocal(1.0, 12), Learned(), NonLocal(0.25, 56, None))
-    assert chains[1] == chains[0][:-1], "where the adapted cube is refused, the default's stands"
-    assert all(Adapt not in chain and Learned not in chain for chain in names[2:])
+    assert all(Adapt not in chain and Learned not in chain for chain in names[3:])
+    assert not any(Mirrored in chain for chain in names[3:])
+
+    class Own(CASSI):
+        def mirrored(self, axes):
+            return None
+
+    own = default_stages(Own(case.shot.A.mask, case.shot.A.shifts), Settings(quality="best"))[1]
+    assert own and not any(Mirrored() in chain for chain in own), "what a mirrored camera of one's own is, nobody knows"
     refused(Adapt(0.5, 1).run, case.shot.A, case.shot.y, case.shot.problem, case.state, Watch(), error=ValueError)
     with torch.inference_mode(), refuses():
         case.adapted(1)

@@ -36,6 +36,7 @@ from cassi.choice.bases import (
 )
 from cassi.choice.chain import Chain, cost, repeat_stages, run_chains
 from cassi.choice.held_out import Split
+from cassi.choice.mirrors import MIRRORS, Mirrored
 from cassi.choice.noise import PILOT_ITERS, CameraNoise, estimate_noise, fit_noise, pilot_basis
 from cassi.choice.outcome import Evidence, Outcome
 from cassi.choice.plan import Plan
@@ -74,8 +75,11 @@ def default_stages(A: Camera, settings: Settings) -> tuple[Tv, tuple[Chain, ...]
         chain = ()
     elif learned_prior(A, settings) is None:
         chain = without_network(chain)
-    best: Chain = (*chain, Adapt(strength, ADAPT_STEPS)) if settings.quality == "best" and Learned() in chain else chain
-    chains = (best, chain, without_network(chain), (Tv(MORE_ITERS[settings.quality]),))
+    more: tuple[Chain, ...] = ()
+    if settings.quality == "best" and chain:
+        mirrored = (*chain, Mirrored()) if A.mirrored(MIRRORS[0]) is not None else chain
+        more = ((*mirrored, Adapt(strength, ADAPT_STEPS)), mirrored) if Learned() in chain else (mirrored,)
+    chains = (*more, chain, without_network(chain), (Tv(MORE_ITERS[settings.quality]),))
     return Tv(TV_ITERS), tuple(dict.fromkeys(chain for chain in chains if chain))
 
 

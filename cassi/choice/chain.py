@@ -18,11 +18,12 @@ from torch import Tensor
 from cassi.choice.adaptation import Adapt
 from cassi.choice.held_out import Split
 from cassi.choice.judge import Verdict, accepts
+from cassi.choice.mirrors import Mirrored
 from cassi.choice.stages import Learned, NonLocal, Problem, Stage, State, Tv, Watch
 from cassi.optics.protocol import Camera
 
 Chain = tuple[Stage, ...]
-STAGES: dict[str, type[Any]] = {kind.key: kind for kind in (Tv, NonLocal, Learned, Adapt)}
+STAGES: dict[str, type[Any]] = {kind.key: kind for kind in (Tv, NonLocal, Learned, Mirrored, Adapt)}
 
 
 def as_list(stages: Chain) -> list[list[Any]]:
