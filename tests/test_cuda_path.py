@@ -108,6 +108,12 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def in_float32(monkeypatch):
+    """Networks compute as on a GPU, that what the CPU computed can be compared."""
+    monkeypatch.setattr("cassi.priors.learned._bfloat16_is_fast", lambda device: False)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _weights() -> None:
     """Read once, before the device is there."""
@@ -245,7 +251,7 @@ def test_the_search_for_a_camera_keeps_to_its_budget():
         ledger.launches.clear()
         ledger.waits.clear()
         found = find_camera(m, device=CUDA)
-        budgeted(ledger, 4_767, 100)
+        budgeted(ledger, 4_769, 101)
     assert found.mask_error.accepted and found.message == expected.message
     np.testing.assert_allclose(found.mask, expected.mask, rtol=0, atol=1e-4)
 

@@ -92,11 +92,11 @@ def _dead_rows(A: Shot, y: torch.Tensor) -> np.ndarray:
     what a white scene sends there.
     """
     seen = A.gram_diag() > 0
-    images = (image.cpu().numpy() for image in (torch.where(seen, y, 0), A.response()))
-    through, most = (uniform_filter1d(image, SIDE, axis=1) for image in images)
+    of_y, white, lights = torch.stack([torch.where(seen, y, 0), A.response(), seen.to(y)]).cpu().numpy()
+    through, most = (uniform_filter1d(image, SIDE, axis=1) for image in (of_y, white))
     light = np.divide(through, most, out=np.zeros_like(through), where=most > 0)
     beside = np.minimum(light[:-2], light[2:])
-    lit = seen.cpu().numpy()[1:-1] & (beside > DEAD * light.mean())
+    lit = (lights[1:-1] > 0) & (beside > DEAD * light.mean())
     dark = lit & (light[1:-1] < DEAD * beside)
     dead = (2 * lit.sum(1) > lit.shape[1]) & (dark.sum(1) > (1 - DEAD) * lit.sum(1))
     found = np.zeros(y.shape, bool)
