@@ -52,6 +52,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--stages", type=int, default=6, help="times the network is applied (default 6)")
     parser.add_argument("--start", type=int, default=40, help="iterations of total variation before it (default 40)")
+    parser.add_argument(
+        "--non-local", type=float, metavar="SHARE",
+        help="of steps whose first cube the non-local prior continues, as in the default solver (default 0.8; 0 on a "
+        "GPU, which has to wait for it)",
+    )  # fmt: skip
     parser.add_argument("--photographs", type=int, metavar="N", help="at most, for a quick try")
     parser.add_argument("--evaluate", action="store_true", help="measure the weights on scenes that are held out")
     parser.add_argument("--seed", type=int, default=0, help="of network and examples (default 0)")
@@ -71,6 +76,8 @@ def checked_size(args: argparse.Namespace) -> tuple[int, int]:
             raise ValueError(f"--{name} must be at least 1, got {getattr(args, name)}")
     if args.start < 3:
         raise ValueError(f"--start must be at least 3, got {args.start}")
+    if not 0 <= args.non_local <= 1:
+        raise ValueError(f"--non-local must be 0 to 1, got {args.non_local}")
     for name in ("minutes", "rate"):
         if not 0 < getattr(args, name) < float("inf"):
             raise ValueError(f"--{name} must be positive, got {getattr(args, name)}")
@@ -97,6 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
         device = pick_device(args.device)
         args.device, on_gpu = str(device), device.type == "cuda"
         args.scenes = (32 if on_gpu else 4) if args.scenes is None else args.scenes
+        args.non_local = (0.0 if on_gpu else 0.8) if args.non_local is None else args.non_local
         args.size = args.size or ("128x128" if on_gpu else "64x96")
         args.size = checked_size(args)
         if args.camera:

@@ -110,12 +110,16 @@ def test_files_that_hold_no_prior_are_refused(tmp_path, what):
     refused(load_prior, path, error=ValueError)
 
 
-def test_weights_are_shipped_by_what_they_may_be_used_for(monkeypatch):
-    data = shipped_weights("research").read_bytes()
-    assert hashlib.sha256(data).hexdigest() == KINDS["research"] and len(data) < 8e6
-    with safe_open(shipped_weights("research"), framework="pt") as file:
-        assert file.metadata()["licence"].startswith("for research")
+@pytest.mark.parametrize(("kind", "licence"), [("free", "free for any use"), ("research", "for research")])
+def test_weights_are_shipped_by_what_they_may_be_used_for(kind, licence):
+    data = shipped_weights(kind).read_bytes()
+    assert hashlib.sha256(data).hexdigest() == KINDS[kind] and len(data) < 8e6
+    with safe_open(shipped_weights(kind), framework="pt") as file:
+        assert file.metadata()["licence"].startswith(licence)
+    assert load_prior(kind).source == kind and load_prior(kind).size.stages == Size.stages
+
+
+def test_damaged_weights_are_refused(monkeypatch):
     assert load_prior().size == load_prior("research").size == Size()
-    refused(load_prior, "free", error=ValueError)
     monkeypatch.setitem(KINDS, "research", hashlib.sha256(b"other").hexdigest())
     refused(load_prior, error=ValueError)  # damaged ones

@@ -24,15 +24,18 @@ from training.cameras import AnyCamera, OneCamera, blurred, drawn_mask, load_mas
 from training.chance import Chance
 from training.evaluate import Score, evaluate, table
 from training.examples import draw_examples, in_bands
-from training.looks import Looks, loss, stage_errors
+from training.looks import Looks, continued, loss, stage_errors
 from training.loop import Settings, Training, new_prior, optimizers
 from training.scenes import WAVELENGTHS, Pictures, load_scenes, read_cubes, sensitivities
 
 from cassi import CASSI
+from cassi.choice.stages import NonLocal, Problem, State, Watch
 from cassi.looking.metrics import psnr
+from cassi.optics.detector import object_levels
 from cassi.priors.learned import load_prior, packed
 from cassi.priors.spectral_basis import synthesise
 from cassi.solvers.quick_start import quick_start
+from cassi.solvers.subspace_tv import SubspaceState
 from cassi.solvers.unrolled import error
 
 SMALL = replace(OF_FOUR, components=6, stages=2, light=1)
@@ -113,6 +116,7 @@ def test_spectra_differ_within_one_color_of_a_photograph(data, monkeypatch):
     ranks = []
     for share in (0.0, 1.0):
         monkeypatch.setattr("training.scenes.METAMERS", share)
+        monkeypatch.setattr("training.scenes.VARIED_SHARE", 1.0)
         for name in ("GROUND_SHARE", "GLOSS_SHARE", "SHADING_SHARE"):
             monkeypatch.setattr(f"training.scenes.{name}", 0.0)
         grey = replace(scenes(data), photographs=Pictures([np.full((3, 64, 64), 128, np.uint8)], CPU))
@@ -188,6 +192,22 @@ def test_the_gradient_is_that_of_the_loss(data):
         assert float(stage_errors(prior, e.camera, mixed, 12)[0]) == pytest.approx(expected, abs=1e-3)
     weights, given = torch.tensor([0.0, 0.125, 0.5, 1.0]) / 1.625, torch.tensor([9.0, 1.0, 2.0, 3.0])
     assert float(loss(given)) == pytest.approx(float(weights @ given))
+
+
+def test_a_start_is_continued_as_in_the_default_solver(data):
+    e = draw_examples(chance(1), scenes(data), AnyCamera([]), 2, (24, 48), SMALL.components, non_local=1.0)
+    assert e.non_local is not None
+    e = replace(e, known=torch.ones_like(e.known), non_local=(1.0, 6))
+    z, variance = quick_start(e.camera, e.y, e.basis, e.seen, num_iters=12, variance=e.variance)
+    A, y, level = e.camera.leave_out(e.seen > 0), e.y * e.seen, object_levels(e.camera, e.y)
+    found = continued(A, y, e.basis, z, variance, level.view(-1, 1, 1, 1), *e.non_local)
+    for n in range(2):
+        run = SubspaceState(z[n], torch.zeros_like(y[n]), None, z.new_zeros((2, *z[n].shape)))
+        problem = Problem(e.basis, variance[n], brightness=float(level[n]))
+        expected = NonLocal(*e.non_local).run(A, y[n], problem, State(y[n], run), Watch()).x
+        torch.testing.assert_close(synthesise(found[n], e.basis), expected, rtol=1e-3, atol=1e-4)
+    first = stage_errors(new_prior(SMALL, 0), e.camera, e, 12)[0]
+    assert float(first) == pytest.approx(float(error(synthesise(found, e.basis), e.truth)), abs=1e-3)
 
 
 @pytest.fixture

@@ -29,8 +29,11 @@ from torch import Tensor, nn
 from cassi.errors import InputError, one_line
 from cassi.settings import PathLike
 
-# Weights by what they may be used for (MODEL_CARD.md), and the SHA-256 of KIND.safetensors if they are shipped.
-KINDS = {"free": None, "research": "71312c9a0710c966f165b95f53c03a6955e9f781224590278b4a37fc62bd8e2c"}
+# Shipped weights by what they may be used for (MODEL_CARD.md), and the SHA-256 of KIND.safetensors.
+KINDS = {
+    "free": "581849db8d84533972ddada68378a25f6177835a7cc14026ee46f36e5c59827f",
+    "research": "71312c9a0710c966f165b95f53c03a6955e9f781224590278b4a37fc62bd8e2c",
+}
 DEFAULT = "research"
 MIN_BANDS = 8  # of the cameras in training
 MULTIPLE = 8  # to which images are padded, as the network halves them three times [pixel]
@@ -198,7 +201,7 @@ def load_prior(source: PathLike = DEFAULT) -> LearnedPrior:
     The checksum of shipped weights is verified. Write ./free for a file named "free".
 
     Raises:
-        InputError: weights that are not shipped, no file of a prior, a damaged one, inconsistent sizes, or values that
+        InputError: no file of a prior, a damaged one, inconsistent sizes, or values that
             are not finite.
     """
     from safetensors import SafetensorError, safe_open
@@ -225,13 +228,8 @@ def load_prior(source: PathLike = DEFAULT) -> LearnedPrior:
 
 
 def shipped_weights(kind: PathLike = DEFAULT) -> Path:
-    """The file of shipped weights; InputError if they are not shipped, or damaged."""
+    """The file of shipped weights; InputError if they are damaged."""
     name, expected = Path(__file__).with_name(f"{kind}.safetensors"), KINDS[str(kind)]
-    if expected is None:
-        raise InputError(
-            f"this version ships no {kind} weights; train them with scripts/train.py and give the file, or use the "
-            "non-local prior, which needs none"
-        )
     if hashlib.sha256(name.read_bytes()).hexdigest() != expected:
         raise InputError(f"{name} is damaged: its checksum is wrong; reinstall the program")
     return name

@@ -15,6 +15,7 @@ from training.chance import Chance
 from training.scenes import WAVELENGTHS, Scenes
 
 BETTER = 0.15  # share of examples whose start is better than the quick one: networks make such worse that never saw one
+STRENGTHS, TURNS = (1.0, 0.5), (6, 12, 18)  # of the non-local prior and its iterations, where it continues a start
 HELD_OUT = 0.02  # share of detector pixels that tell the noise, as in the default solver
 
 
@@ -31,6 +32,7 @@ class Examples:
         known: (N, 1, 1), 1 where the solver is given that variance, 0 where it has to estimate one.
         better: (N, 1, 1, 1), share of the truth that is mixed into the start: it may come from stages of later.
         truth: cubes (N, C, H, W).
+        non_local: strength and iterations of the non-local prior that continues the start, or None.
     """
 
     mask: Tensor
@@ -42,6 +44,7 @@ class Examples:
     known: Tensor
     better: Tensor
     truth: Tensor
+    non_local: tuple[float, int] | None = None
 
     @property
     def camera(self) -> CASSI:
@@ -54,13 +57,17 @@ class Examples:
 
     def with_tensors(self, tensors: list[Tensor]) -> Examples:
         """The same layout of other `tensors`."""
-        return Examples(tensors[0], self.shifts, *tensors[1:])
+        return Examples(tensors[0], self.shifts, *tensors[1:], self.non_local)
 
 
 def draw_examples(
-    chance: Chance, scenes: Scenes, camera: AnyCamera | OneCamera, count: int, size: tuple[int, int], components: int
-) -> Examples:
-    """Pieces of scenes through a piece of a camera, most of them with noise of 300 to 30,000 electrons."""
+    chance: Chance, scenes: Scenes, camera: AnyCamera | OneCamera, count: int, size: tuple[int, int], components: int,
+    non_local: float = 0.0,
+) -> Examples:  # fmt: skip
+    """Pieces of scenes through a piece of a camera, most of them with noise of 300 to 30,000 electrons.
+
+    `non_local` is the share of calls whose starts the non-local prior continues.
+    """
     drawn = camera.draw(chance, *size)
     C = len(drawn.shifts)
     mask = drawn.mask.expand(C, *size).contiguous()
@@ -77,7 +84,9 @@ def draw_examples(
     known = (chance.uniform(count, 1, 1) < 0.1).float()
     better = chance.flags(BETTER, count) * chance.uniform(count, 1, 1, 1, high=0.8)
     basis = smooth_basis(drawn.wavelengths, components).float().to(chance.device)
-    return Examples(mask, drawn.shifts, seen, basis, y, variance, known, better, truth)
+    continued = non_local > 0 and chance.happens(non_local)
+    turns = (chance.one_of(STRENGTHS), int(chance.one_of(TURNS))) if continued else None
+    return Examples(mask, drawn.shifts, seen, basis, y, variance, known, better, truth, turns)
 
 
 def in_bands(chance: Chance, x: Tensor, wavelengths: np.ndarray) -> Tensor:

@@ -9,11 +9,14 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from cassi.choice.stages import PATCH, STRIDE
 from cassi.optics.detector import object_levels
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.learned import LearnedPrior
-from cassi.priors.spectral_basis import analyse, synthesise
+from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
+from cassi.priors.spectral_basis import analyse, coefficient_weights, synthesise
 from cassi.solvers.quick_start import quick_start
+from cassi.solvers.subspace_tv import MAX_MOMENTUM, SubspaceState, subspace_tv
 from cassi.solvers.unrolled import corrections, error
 from training.examples import Examples
 
@@ -26,11 +29,29 @@ def stage_errors(prior: LearnedPrior, camera: CASSI, e: Examples, start_iters: i
         nan = torch.full_like(e.variance, torch.nan)
         given = torch.where(e.known > 0, e.variance, nan)
         z, variance = quick_start(camera, e.y, e.basis, e.seen, num_iters=start_iters, variance=given)
-        z = torch.lerp(z, analyse(e.truth, e.basis), e.better)
         train, level = camera.leave_out(e.seen > 0), object_levels(camera, e.y).view(-1, 1, 1, 1)
+        if e.non_local is None:
+            z = torch.lerp(z, analyse(e.truth, e.basis), e.better)
+        else:
+            z = continued(train, e.y * e.seen, e.basis, z, variance, level, *e.non_local)
         first = error(synthesise(z, e.basis), e.truth)
     found = corrections(train, e.y * e.seen, e.basis, prior, z, variance, level)
     return torch.stack([first, *(error(synthesise(z, e.basis), e.truth) for z in found)])
+
+
+def continued(
+    A: CASSI, y: Tensor, B: Tensor, z: Tensor, variance: Tensor, level: Tensor, strength: float, num_iters: int
+) -> Tensor:
+    """z after some iterations with a non-local prior, as in the default solver; snapshots in units of their levels."""
+    unit, z = level[..., 0], (z / level).contiguous()
+    y, variance = y / unit, variance / unit.square()
+    state = SubspaceState(z, torch.zeros_like(y), None, z.new_zeros((2, *z.shape)))
+    denoise = NonlocalDenoiser(strength * coefficient_weights(len(B), z.device), patch=PATCH, stride=STRIDE)
+    _, state = subspace_tv(
+        A, y, B, variance=variance, tv_weight=1.0, num_iters=num_iters, state=state, denoise=denoise,
+        momentum=MAX_MOMENTUM, records=False,
+    )  # fmt: skip
+    return state.z * level
 
 
 def loss(errors: Tensor, *, all_stages: bool = True) -> Tensor:
@@ -84,9 +105,10 @@ class Looks:
             with FlopCounterMode(display=False) as counter:
                 add_gradient(self.prior, e.camera, e, 0.0, self.start_iters)
             self.operations[layout] = counter.get_total_flops()
-        if self.memory is not None and layout not in self.recorded:
+        recordable = e.non_local is None  # that prior chooses its filters on the host
+        if self.memory is not None and recordable and layout not in self.recorded:
             self.recorded[layout] = self._record(e, self.memory)
-        graph = self.recorded.get(layout)
+        graph = self.recorded.get(layout) if recordable else None
         if graph is None:
             return add_gradient(self.prior, e.camera, e, self.share, self.start_iters)
         return graph.play(e)

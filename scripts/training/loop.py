@@ -54,6 +54,7 @@ class Settings:
         weights: to begin with.
         stages: of a new network.
         start_iters: of the first cube.
+        non_local: share of the looks whose first cube the non-local prior continues.
         camera: file of the one camera to train for; any camera if not given.
         measured: with measured cubes too, whose weights are for research.
         limit: of photographs, for a quick try.
@@ -71,6 +72,7 @@ class Settings:
     weights: str | Path | None = None
     stages: int = 6
     start_iters: int = 40
+    non_local: float = 0.0
     camera: Path | None = None
     measured: bool = False
     limit: int | None = None
@@ -202,7 +204,9 @@ class Training:
         steps, pixels, operations = 0, 0, 0
         while p.seconds < 60 * s.minutes:
             for _ in range(s.cameras):
-                e = draw_examples(self.chance, scenes, camera, s.scenes, s.size, self.prior.size.components)
+                e = draw_examples(
+                    self.chance, scenes, camera, s.scenes, s.size, self.prior.size.components, s.non_local
+                )
                 errors = self.looks(e)
                 finite = errors.isfinite().all()
                 sums += torch.where(finite, errors, 0) / s.cameras

@@ -40,6 +40,8 @@ PAINTED, PAINTED_SIDE = 48, 256  # how many there are, and their side [pixel]
 DARK = 0.02  # the brightest radiance of a black corner, in place of which another is cut
 STRING_SHARE, GROUND_SHARE, GLOSS_SHARE, SHADING_SHARE = 0.15, 0.2, 0.3, 0.5
 METAMERS = 0.5  # share of colors that have some
+VARIED_SHARE = 0.5  # of scenes in which the spectrum of a color varies
+SCALES = 0.3, 0.5, 0.7, 1, 1.5  # pixels of a photograph to one of a scene; cameras blur more than photographs are sharp
 
 
 class Pictures:
@@ -135,6 +137,7 @@ class Scenes:
         texture = self._textures(chance, brightness)
         pick = chance.integers(texture.shape[1], count, shares.shape[1])
         slope = torch.exp(chance.uniform(*pick.shape, low=math.log(0.7), high=math.log(20)))[..., None, None]
+        slope = slope * chance.flags(VARIED_SHARE, count)
         middle = chance.normal(*pick.shape)[..., None, None]
         b = torch.sigmoid(slope * (texture.gather(1, pick[..., None, None].expand_as(shares)) - middle))
         weights = torch.cat([shares * (1 - b), shares * b], 1).flatten(2)
@@ -151,12 +154,12 @@ class Scenes:
 
     def _photographs(self, chance: Chance, count: int, height: int, width: int) -> Tensor:
         """(count, 3, height, width), linear, > 0."""
-        scale = chance.one_of([1, 1.5, 2])
+        scale = chance.one_of(SCALES)
         size = round(height * scale), round(width * scale)
         rgb = self.photographs.cut(chance, count, *size).float() / 255
-        if scale > 1:
+        if scale != 1:
             rgb = F.interpolate(rgb, (height, width), mode="bilinear", antialias=True, align_corners=False)
-        steep = chance.uniform(count, 1, 1, 1, low=2.0, high=3.2)  # dark grounds, as spectral scenes often have
+        steep = chance.uniform(count, 1, 1, 1, low=1.6, high=2.8)  # dark grounds, as spectral scenes often have
         return rgb.clamp(0, 1) ** steep + 2e-3
 
     def _spectra(self, chance: Chance, centers: Tensor) -> tuple[Tensor, Tensor]:
