@@ -28,7 +28,7 @@ class Mirrored(Stage):
     """
 
     key, name, words = "mirrored", "mirrored", "the mean of mirrored problems"
-    in_tiles = False  # of tiles, which leave no time for it
+    in_tiles = False  # where best equals the default
 
     @property
     def cost(self) -> float:
