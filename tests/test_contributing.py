@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import test_optics_contract as contract
+import test_solvers_contract as solvers
 import torch
 
 import cassi
@@ -51,8 +52,8 @@ def test_a_camera(example, capsys):
     contract.test_both_directions_are_the_matrix(case)
     for check in (
         contract.test_arguments_are_not_modified, contract.test_no_buffer_is_shared,
-        contract.test_the_pseudo_inverse_is_that_of_moore_and_penrose, contract.test_admm_by_its_equations,
-        contract.test_every_solver_takes_every_camera,
+        contract.test_the_pseudo_inverse_is_that_of_moore_and_penrose, solvers.test_admm_by_its_equations,
+        solvers.test_every_solver_takes_every_camera,
     ):  # fmt: skip
         check(case)
 
