@@ -293,7 +293,7 @@ class Settings:
     plan: PathLike | Plan | None = setting(
         None, "follow the plan of an earlier result (--save-plan): noise, spectra and priors are not chosen again",
         "--plan", value="FILE", reads=True, needs=AUTO,
-        excludes=("num_iters", "quality", "prior", "weights", "gain", "read_noise"),
+        excludes=("num_iters", "quality", "prior", "gain", "read_noise"),
         why="a plan brings noise, basis, priors and iterations along",
     )  # fmt: skip
     """A `Plan`, as `Reconstruction.plan` of a similar snapshot, or its file: pilot and judge are left out."""

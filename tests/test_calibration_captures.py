@@ -10,6 +10,7 @@ from messages import refused
 from scipy import ndimage
 
 import cassi
+from cassi.calibration import found_camera
 from cassi.calibration.camera_as_found import FoundCamera
 from cassi.calibration.captures import Frame, MaskError, learn_mask_error, of_other_scenes, variance_of
 from cassi.calibration.found_camera import find_camera
@@ -19,6 +20,7 @@ from cassi.looking.calibration_figures import mask_error
 from cassi.optics.building import build_camera
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
+from cassi.priors.learned import LearnedPrior
 
 SHIFTS, SIZE = tuple(range(0, 16, 2)), 96
 ELECTRONS = 5000
@@ -130,6 +132,29 @@ def test_the_found_camera_holds_the_corrected_mask(tmp_path):
     for corrected in (found.in_place(m), read_measurement(tmp_path / "m.h5", mask=found.save(tmp_path / "camera.h5"))):
         assert build_camera(corrected, torch.device("cpu")).mask_error == found.mask_error.left
     assert find_camera(m, mask_error=False).mask_error is None
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ({}, "research"), ({"weights": "free"}, "free"), ({"prior": "nonlocal"}, ""), ({"solver": "gap-tv"}, ""),
+        ({"num_iters": 60}, ""),
+    ],
+)  # fmt: skip
+def test_a_run_uses_no_other_weights_than_its_own(monkeypatch, given, how, expected):
+    """Weights differ in what they may be used for, and the search for the camera has a network, too."""
+    used = set()
+
+    def noted(*given, **more):
+        used.add(more["prior"].source if more["prior"] is not None else "")
+        return learn_mask_error(*given, **more)
+
+    monkeypatch.setattr(found_camera, "learn_mask_error", noted)
+    m = Measurement(y=capture(given, 1).numpy(), mask=given, shifts=SHIFTS)
+    forward = LearnedPrior.forward
+    monkeypatch.setattr(LearnedPrior, "forward", lambda self, *a: (used.add(self.source), forward(self, *a))[1])
+    cassi.reconstruct(m, **how)
+    assert used == {expected}
 
 
 def test_a_snapshot_too_small_for_the_place_of_its_mask_shows_its_elements(given, true):

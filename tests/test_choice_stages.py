@@ -20,8 +20,9 @@ from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import Plan
 from cassi.choice.stages import Learned, NonLocal, Problem, Stage, State, Tv, Watch
 from cassi.optics.detector import brightness
-from cassi.priors.learned import LearnedPrior, Size, packed
+from cassi.priors.learned import KINDS, LearnedPrior, Size, load_prior, packed, shipped_prior
 from cassi.priors.spectral_basis import analyse, smooth_basis
+from cassi.running.plan_file import save_plan
 from cassi.settings import Settings
 from cassi.solvers.subspace_tv import subspace_tv
 
@@ -299,9 +300,10 @@ def test_what_is_asked_for_is_taken_in_any_case(shot):
 
 def test_a_plan_comes_back_from_plain_values_and_is_repeated(shot):
     found = auto(shot, weights=Oracle(shot))
-    plan = Plan.from_dict(json.loads(json.dumps(found.plan.as_dict())))
+    values = json.loads(json.dumps(found.plan.as_dict()))
+    plan = Plan.from_dict(values, found.plan.learned)
     assert plan.as_dict() == found.plan.as_dict()
-    again = reconstruct_auto(shot.A, shot.y, settings=Settings(plan=replace(plan, learned=found.plan.learned)))
+    again = reconstruct_auto(shot.A, shot.y, settings=Settings(plan=plan))
     assert again.plan.stages == found.plan.stages and again.evidence is None
     assert shot.error(again.result.x) < 1.2 * shot.error(found.result.x)
     plain = found.plan.as_dict()
@@ -311,7 +313,25 @@ def test_a_plan_comes_back_from_plain_values_and_is_repeated(shot):
         plain | {"noise": plain["noise"] | {"alpha": "a"}}, plain | {"level": math.nan}, plain | {"axis": "x"},
         plain | {"vectors": [[math.nan] * 6]}, plain | {"axis": 5}, plain | {"vectors": []},
     ):  # fmt: skip
-        refused(Plan.from_dict, wrong)
+        refused(Plan.from_dict, wrong, found.plan.learned)
+
+
+def test_a_plan_names_its_weights(shot, tmp_path):
+    """A series goes on with the weights that it began with: what they may be used for differs."""
+    values = auto(shot, weights=stirred(SIZE), prior="learned").plan.as_dict()
+    refused(Plan.from_dict, values)
+    for kind in KINDS:
+        plan = Plan.from_dict(values | {"weights": kind})
+        assert plan.learned is shipped_prior(kind) and plan.as_dict()["weights"] == kind
+    del values["weights"]
+    assert Plan.from_dict(values).learned is shipped_prior(), "as those before had it"
+    own = tmp_path / "w.safetensors"
+    own.write_bytes(packed(stirred(SIZE)))
+    save_plan(tmp_path / "plan.json", Plan.from_dict(values, load_prior(own)))
+    how = {"step": 1, "plan": tmp_path / "plan.json"}
+    for plan in (how["plan"], Plan.from_dict(values)):
+        assert reconstruct(shot.y, shot.A.mask, step=1, plan=plan, weights=own).plan.learned.source == own.name
+    refused(reconstruct, shot.y, shot.A.mask, **how)
 
 
 def test_cameras_of_few_bands_go_without_a_network(shot):

@@ -20,7 +20,6 @@ from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.detector import black_level_of
 from cassi.optics.measurement import Measurement
 from cassi.optics.psf import gaussian_psf
-from cassi.priors.learned import LearnedPrior, Size
 from cassi.running import pipeline
 from cassi.settings import SOLVERS
 from cassi.simulation.camera import random_mask
@@ -195,8 +194,7 @@ def test_light_is_not_negative(changed, settings):
 def test_a_plan_leaves_nothing_to_choose_and_is_for_its_bands(camera, y):
     plan = reconstruct(y, camera, quality="fast").plan
     for settings in (
-        {"num_iters": 5}, {"quality": "best"}, {"weights": LearnedPrior(Size())}, {"gain": 1000.0},
-        {"gain": 1000.0, "read_noise": 2.0},
+        {"num_iters": 5}, {"quality": "best"}, {"gain": 1000.0}, {"gain": 1000.0, "read_noise": 2.0},
     ):  # fmt: skip
         refused(reconstruct, y, camera, plan=plan, **settings)
     other = CASSI.from_step(camera.mask, STEP, C - 1)

@@ -23,7 +23,8 @@ from cassi.optics.measurement import MAX_TRANSMISSION, Measurement, any_bad, che
 from cassi.optics.outliers import MAX_SHARE
 from cassi.optics.protocol import Camera
 from cassi.optics.single_disperser import CASSI
-from cassi.priors.learned import MIN_BANDS, shipped_prior
+from cassi.priors.learned import DEFAULT, MIN_BANDS, LearnedPrior, as_prior
+from cassi.settings import PathLike
 
 CPU = torch.device("cpu")
 FRAMES = 4  # of a stack that are looked at
@@ -37,6 +38,7 @@ def find_camera(
     seed: int = 0,
     dispersion: bool = False,
     mask_error: bool = True,
+    weights: PathLike | LearnedPrior | None = DEFAULT,
     device: torch.device = CPU,
     report: Callable[[float], None] = lambda share: None,
 ) -> FoundCamera:
@@ -54,6 +56,8 @@ def find_camera(
         seed: of the held-out pixels.
         dispersion: find the mask's place and the dispersion, and nothing else.
         mask_error: learn the error of the mask's elements, too.
+        weights: of the network that this uses, by name, as a file, or loaded; None: total variation alone, which finds
+            fewer errors.
         device: of the short reconstructions; the model is fitted on the CPU.
         report: called with the share of the work that is done.
 
@@ -86,7 +90,8 @@ def find_camera(
         known = _explained(found, measurements, black_level, device)
     if known is None or not looks_closer:
         return found
-    return _corrected(found, measurements[0], *known, seed, lambda share: report(SHARE + (1 - SHARE) * share))
+    prior = as_prior(weights)
+    return _corrected(found, measurements[0], *known, seed, prior, lambda share: report(SHARE + (1 - SHARE) * share))
 
 
 def _placed(
@@ -169,11 +174,11 @@ def _explained(
 
 def _corrected(
     found: FoundCamera, given: Measurement, camera: CASSI, snapshots: list[torch.Tensor], seed: int,
-    report: Callable[[float], None],
+    prior: LearnedPrior | None, report: Callable[[float], None],
 ) -> FoundCamera:  # fmt: skip
     """A camera with the error of its mask's elements corrected, where the snapshots show one."""
     m = found.in_place(given)
-    prior = shipped_prior().on(camera.device)
+    prior = None if prior is None else prior.on(camera.device)
     snapshots = of_other_scenes(snapshots)
     height, width = camera.cube_shape[1:]
     if height * width > PART**2:  # a part of them shows whether there is anything to correct

@@ -12,6 +12,8 @@ from cassi.calibration.camera_as_found import FoundCamera
 from cassi.calibration.found_camera import find_camera, predictions
 from cassi.errors import InputError
 from cassi.optics.measurement import Measurement, check_camera, no_scene_reason
+from cassi.priors.learned import DEFAULT, LearnedPrior
+from cassi.settings import PathLike
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +81,7 @@ def calibrate_from_captures(
     *,
     black_level: float | None = None,
     seed: int = 0,
+    weights: PathLike | LearnedPrior | None = DEFAULT,
     steps: Callable[[Sequence[Callable[[], FoundCamera]]], Sequence[FoundCamera]] | None = None,
 ) -> RefinedCamera:
     """Calibrate a camera from captures of different scenes: one camera fitted to all, and one to each for comparison.
@@ -89,7 +92,7 @@ def calibrate_from_captures(
 
     Args:
         measurements: 1 to 20 of one camera and one region of its detector, with its mask and shifts as believed.
-        black_level, seed: as for `find_camera`.
+        black_level, seed, weights: as for `find_camera`.
         steps: runs the fits one after the other, to show progress.
 
     Returns:
@@ -111,7 +114,7 @@ def calibrate_from_captures(
 
     def fit(*chosen: Measurement) -> Callable[[], FoundCamera]:
         together = len(chosen) == len(measurements)  # alone, only the pose is compared
-        return lambda: find_camera(*chosen, black_level=black_level, seed=seed, mask_error=together)
+        return lambda: find_camera(*chosen, black_level=black_level, seed=seed, mask_error=together, weights=weights)
 
     fits = [fit(*measurements), *([fit(m) for m in measurements] if len(measurements) > 1 else [])]
     together, *alone = [one() for one in fits] if steps is None else steps(fits)

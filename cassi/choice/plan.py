@@ -12,7 +12,7 @@ from cassi.choice.chain import Chain, as_list, from_list
 from cassi.choice.noise import NoiseModel
 from cassi.choice.stages import Problem
 from cassi.errors import InputError
-from cassi.priors.learned import LearnedPrior, shipped_prior
+from cassi.priors.learned import DEFAULT, KINDS, LearnedPrior, shipped_prior
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,14 +76,15 @@ class Plan:
             "level": self.relative_level,
             "stages": as_list(self.stages),
             "axis": list(self.axis) if isinstance(self.axis, tuple) else self.axis,
+            "weights": None if self.learned is None else self.learned.source or "given in memory",
         }
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The plan of `as_dict`; its network is the one that comes with the program.
+    def from_dict(cls, values: Mapping[str, Any], weights: LearnedPrior | None = None) -> Self:
+        """The plan of `as_dict`, with these weights, or else the shipped ones that it names.
 
         Raises:
-            InputError: a value is missing or of another kind.
+            InputError: a value is missing or of another kind, or it names weights that are not shipped.
         """
         try:
             noise, axis, stages = values["noise"], values["axis"], from_list(values["stages"])
@@ -94,8 +95,13 @@ class Plan:
             usable = min(alpha, beta) >= 0 < level and math.isfinite(alpha + beta + level + float(vectors.sum()))
             if not (usable and stages and vectors.ndim == 2 and bands in (vectors.shape[1], None)):
                 raise ValueError("numbers out of range, no stages, or not as many bands as vectors have")
-            prior = shipped_prior() if any(stage.needs_network for stage in stages) else None
             model = NoiseModel(alpha, beta, str(noise["source"]))
-            return cls(str(values["basis"]), vectors, model, level, stages, prior, axis)
+            plan = cls(str(values["basis"]), vectors, model, level, stages, weights, axis)
         except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
             raise InputError(f"no plan of this version of the program ({error!r}); reconstruct again") from error
+        if weights is not None or not any(stage.needs_network for stage in stages):
+            return plan
+        named = values.get("weights", DEFAULT)  # older plans name none
+        if named not in KINDS:
+            raise InputError(f"the plan uses weights of your own, {named}; give them, too (--weights FILE)")
+        return replace(plan, learned=shipped_prior(named))

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cassi.calibration import found_camera
 from cassi.calibration.camera_as_found import FoundCamera
 from cassi.calibration.found_camera import FRAMES
 from cassi.cli.cluster import executor_at
@@ -19,13 +18,13 @@ from cassi.errors import InputError
 from cassi.files.cube_store import gather_cubes
 from cassi.files.formats.table import SUFFIXES
 from cassi.files.reading import open_measurement
-from cassi.kernels.dispatch import pick_device
 from cassi.looking.film import write_film
 from cassi.looking.report_data import read_report
 from cassi.optics.measurement import Measurement, camera_difference
+from cassi.priors.learned import as_prior
 from cassi.running.arguments import load
 from cassi.running.many import BatchReport, SolveWith, reconstruct_many
-from cassi.running.pipeline import Listener, reconstruct_measurement
+from cassi.running.pipeline import Listener, find_with_settings, reconstruct_measurement
 from cassi.running.plan_file import load_plan, save_plan
 from cassi.running.progress import CAMERA, StepBar, expected_steps
 from cassi.running.result import Reconstruction
@@ -163,7 +162,7 @@ def warn_of_problems(args: argparse.Namespace, report: BatchReport) -> None:
 def save_common_plan(args: argparse.Namespace, task: Task, settings: Settings) -> None:
     """Write the plan of the first snapshot that can be read, unless an interrupted run left one there."""
     if Path(args.save_plan).is_file() and not args.overwrite:
-        load_plan(args.save_plan)  # raises what is wrong with it
+        load_plan(args.save_plan, as_prior(settings.weights))  # raises what is wrong with it
         return
     measurements = _read_some(task, [0]) or [task.measurement(task.frames[0])]
     with StepBar(expected_steps(settings), shown=not args.quiet) as bar:
@@ -204,14 +203,7 @@ def common_camera(args: argparse.Namespace, task: Task) -> FoundCamera | str:
             if difference := _difference(task, some):
                 inform(args, f"{difference}: the camera of each is searched for by itself")
                 return settings.camera
-            found = found_camera.find_camera(
-                *some,
-                black_level=settings.black_level,
-                seed=settings.seed,
-                dispersion=settings.camera == "align",
-                device=pick_device(settings.device),
-                report=partial(bar, CAMERA),
-            )
+            found = find_with_settings(some, settings, partial(bar, CAMERA))
     except (ValueError, OSError):  # each frame reports why it cannot be read
         if args.save_camera:
             warn(args, f"{args.save_camera} is not written: no camera could be searched for")

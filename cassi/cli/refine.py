@@ -16,6 +16,7 @@ from cassi.files.frames import find_files
 from cassi.files.reading import open_measurement
 from cassi.optics.mask_match import check_masks
 from cassi.optics.measurement import Measurement
+from cassi.priors.learned import DEFAULT
 from cassi.running.scene import recheck_mask
 
 MAX_CAPTURES = 12  # captures that a camera is fitted to
@@ -36,6 +37,7 @@ def run(args: argparse.Namespace) -> int:
         measurements,
         black_level=None if args.black_level is None and args.dark is None else 0.0,  # reading took it off
         seed=args.seed,
+        weights=args.weights or DEFAULT,
         steps=run_in_order,
     )
     for m in measurements:

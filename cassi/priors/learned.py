@@ -235,7 +235,16 @@ def shipped_weights(kind: PathLike = DEFAULT) -> Path:
     return name
 
 
-@functools.cache
-def shipped_prior() -> LearnedPrior:
-    """The prior of the default solver."""
-    return load_prior()
+def shipped_prior(kind: str = DEFAULT) -> LearnedPrior:
+    """Shipped weights by their name in `KINDS`, one copy for all that use them."""
+    return _loaded(kind)
+
+
+_loaded = functools.cache(load_prior)
+
+
+def as_prior(weights: PathLike | LearnedPrior | None) -> LearnedPrior | None:
+    """The network of weights given as themselves, by name or as a file (`load_prior`); None without any."""
+    if weights is None or isinstance(weights, LearnedPrior):
+        return weights
+    return shipped_prior(str(weights)) if weights in KINDS else load_prior(weights)

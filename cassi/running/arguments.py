@@ -23,7 +23,7 @@ from cassi.optics.outliers import remove_impulses, remove_plateau
 from cassi.optics.protocol import Camera
 from cassi.optics.wavelengths import check_wavelengths
 from cassi.photograph.picture import SidePicture, read_side_picture
-from cassi.priors.learned import LearnedPrior, load_prior
+from cassi.priors.learned import LearnedPrior, as_prior
 from cassi.running.plan_file import load_plan
 from cassi.settings import PathLike, Settings
 
@@ -150,11 +150,13 @@ def open_files(settings: Settings) -> Settings:
     """
     weights, side, plan = settings.weights, settings.side, settings.plan
     if isinstance(weights, str | os.PathLike):
-        weights = load_prior(weights)
+        weights = as_prior(weights)
     if isinstance(side, str | os.PathLike):
         side = read_side_picture(side)
     if isinstance(plan, str | os.PathLike):
-        plan = load_plan(plan)
+        plan = load_plan(plan, weights if isinstance(weights, LearnedPrior) else None)
+    elif isinstance(plan, Plan) and isinstance(weights, LearnedPrior):
+        plan = replace(plan, learned=weights)
     kinds = (("weights", weights, LearnedPrior), ("side", side, SidePicture), ("plan", plan, Plan))
     for name, value, kind in (*kinds, ("white", settings.white, Measurement)):
         if value is not None and not isinstance(value, kind):

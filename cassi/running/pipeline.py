@@ -58,6 +58,7 @@ from cassi.optics.mask_match import compare_with_mask
 from cassi.optics.measurement import MaskCheck, Measurement, same_values
 from cassi.optics.protocol import Camera
 from cassi.photograph.picture import SidePicture
+from cassi.priors.learned import DEFAULT
 from cassi.running.arguments import open_files, subtract_dark
 from cassi.running.concerns import measurement_concerns, result_concerns
 from cassi.running.progress import CAMERA, SIDE, WHITE, run_label
@@ -137,12 +138,20 @@ def search_camera(m: Measurement, settings: Settings, listener: Listener) -> Fou
         return settings.camera
     if not settings.searches:
         return None
-    align, report = settings.camera == "align", partial(listener.progress, CAMERA)
+    return find_with_settings((m,), settings, partial(listener.progress, CAMERA))
+
+
+def find_with_settings(
+    measurements: Sequence[Measurement], settings: Settings, report: Callable[[float], None]
+) -> FoundCamera:
+    """The camera of measurements, with the network of the run, and without one where that has none."""
+    learned = settings.solver == "auto" and settings.prior in ("auto", "learned") and settings.num_iters is None
     return found_camera.find_camera(
-        m,
+        *measurements,
         black_level=settings.black_level,
         seed=settings.seed,
-        dispersion=align,
+        dispersion=settings.camera == "align",
+        weights=(settings.weights or DEFAULT) if learned else None,
         device=pick_device(settings.device),
         report=report,
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from cassi.choice.plan import Plan
 from cassi.errors import InputError, one_line
 from cassi.files.atomic import check_place, write_text
+from cassi.priors.learned import LearnedPrior
 from cassi.settings import PathLike
 
 
@@ -20,14 +21,14 @@ def save_plan(path: PathLike, plan: Plan, *, overwrite: bool = False) -> None:
     write_text(path, json.dumps(plan.as_dict()))
 
 
-def load_plan(path: PathLike) -> Plan:
-    """The plan in a file of `save_plan`.
+def load_plan(path: PathLike, weights: LearnedPrior | None = None) -> Plan:
+    """The plan in a file of `save_plan`, with these weights, or else the shipped ones that it names.
 
     Raises:
-        InputError: the file cannot be read, or holds no plan of this version of the program.
+        InputError: the file cannot be read, holds no plan of this version of the program, or names other weights.
     """
     try:
-        plan = Plan.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+        plan = Plan.from_dict(json.loads(Path(path).read_text(encoding="utf-8")), weights)
         return replace(plan, source=Path(path).name)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
