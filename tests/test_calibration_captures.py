@@ -186,6 +186,18 @@ def test_the_noise_is_that_of_photons_and_of_a_share_of_the_light():
     assert (found / expected)[bright].log().abs().mean() < 0.1
 
 
+def test_no_pixel_is_better_known_than_those_that_were_looked_at():
+    """Errors in proportion to the light would leave none in the dark, whose pixels would then decide alone."""
+    mask = torch.rand(160, 160, generator=torch.Generator().manual_seed(0))
+    A, generator = CASSI(mask, SHIFTS), torch.Generator().manual_seed(1)
+    x = torch.rand(8, 160, 160, generator=generator) * torch.linspace(0, 1, 160)[:, None]
+    light = A.forward(x)
+    frame = Frame.of(A, light, 0)
+    frame = replace(frame, y=light * (1 + 0.1 * torch.randn(light.shape, generator=generator)))
+    found = variance_of(A, x, frame)
+    assert found[0].max() > 1e-3 * found.median() and found[-1].median() > 100 * found[0].max()
+
+
 def test_held_out_pixels_take_no_part(given, true):
     """Whatever they hold, the correction is the same."""
     A = CASSI(torch.from_numpy(given), SHIFTS)

@@ -45,14 +45,15 @@ TINY = 1e-12  # of y of brightness 1, squared
 DARK = 0.02  # detector pixels below this share of the brightest are not fitted to
 # A correction by one capture is taken where the fine texture of the cube falls to FADED and the squared errors of the
 # pixels that judge fall clearly; or where texture falls to FAR_LESS and the held-out error rises by no more than a
-# factor. On windows of ten CAVE scenes (128 px, 28 bands, 10,000 e; grey and 0/1 masks) texture falls to 0.81 at
-# least through exact masks, and to 0.73 at least through those that are wrong by 5 %, where a correction costs up to
-# 2.6 dB; one of 20 such windows is taken. Of those that are wrong by 12 %, 14 of 20 are. On four captures of a
-# microscope whose mask is wrong by about as much, texture falls to 0.57 to 0.71, on three of another camera to 0.79
-# to 0.89. CAVE's cloth is finer than that (0.71 to 0.74 at 256 px): through an exact mask it is taken in some cases,
-# and loses 1.0 to 1.5 dB. Where texture falls to FADED and no correction is taken, the mask counts as wrong by as
-# much as was found (`left`): by 0.1, exact masks gain -0.14 dB on average, but those whose texture falls so far 0.00.
-# What other captures explain of one (`MIN_EXPLAINED`) is no texture of its scene: of several, none has to fade.
+# factor. On windows of ten CAVE scenes (128 px, 28 bands, 10,000 e; grey and 0/1 masks) texture falls to 0.81 at least
+# through exact masks, and to 0.73 at least through those that are wrong by 5 %, where a correction costs up to 2.6 dB;
+# one of 20 such windows is taken. Of those that are wrong by 12 %, 14 of 20 are. On windows of four captures of a
+# microscope whose mask is wrong by about as much, texture falls to 0.51 to 0.64, on three of another camera to 0.78 to
+# 0.90. CAVE's cloth is as fine as its mask: through exact ones it falls to 0.75 and 0.83, and to 0.71 on all 256 x 256
+# px, where a correction would lose 1.5 dB; larger windows are no better. Where texture falls to FADED and no
+# correction is taken, the mask counts as wrong by as much as was found (`left`): by 0.1, exact masks gain -0.14 dB on
+# average, but those whose texture falls so far 0.00. What other captures explain of one (`MIN_EXPLAINED`) is no
+# texture of its scene: of several, none has to fade.
 FADED, FAR_LESS = 0.83, 0.73
 MAX_RISE = 1.1
 # Correlation of the pictures of two captures above which they show one scene: 0.75 at least where the lamp or a part of
@@ -263,7 +264,7 @@ def variance_of(A: CASSI, x: Tensor, frame: Frame) -> Tensor:
     """Of the noise of a snapshot, (H, W'), from the errors at pixels that took no part: alpha y + beta + rho^2 y^2.
 
     Photons, reading, and what is in proportion to the light: what the camera gets wrong, and the scene's texture. The
-    three are fitted, >= 0, to the mean squares of pixels of like light.
+    three are fitted, >= 0, to the mean squares of pixels of like light, and no pixel is better known than these.
     """
     squares = (frame.y - A.forward(x))[frame.tuning].square()
     light = frame.y[frame.tuning].clamp(min=0)
@@ -278,7 +279,7 @@ def variance_of(A: CASSI, x: Tensor, frame: Frame) -> Tensor:
     alpha, beta, rho2 = optimize.nnls(terms, np.ones(len(bins)))[0]
     y = frame.y.clamp(min=0)
     variance: Tensor = alpha * y + beta + rho2 * y.square()
-    return variance.clamp(min=TINY)
+    return variance.clamp(min=float(power.min()))  # in the dark, where a fit of rho alone would be 0
 
 
 def _squares(A: CASSI, g: Tensor | None, x: Tensor, frame: Frame) -> Tensor:

@@ -29,7 +29,7 @@ from cassi.settings import PathLike
 CPU = torch.device("cpu")
 FRAMES = 4  # of a stack that are looked at
 SHARE = 0.5  # of the time for the mask's place, then for its error; in the former, of the search, then of trials
-PART = 160  # side of the window of a large snapshot on which it is decided whether its mask has an error [pixel]
+PART = 128  # side of the window of a large snapshot on which it is decided whether its mask has an error [pixel]
 
 
 def find_camera(

@@ -20,8 +20,12 @@ from training.scenes import WAVELENGTHS
 
 # Bands and step [pixel] of cameras, and how often they are drawn: few, as each is recorded as a CUDA graph of its own.
 LAYOUTS = ((28, 2), (31, 2), (28, 1), (31, 1), (24, 2), (20, 1), (16, 2), (12, 3), (8, 2))
-SHARES = (0.4, 0.12, 0.1, 0.05, 0.12, 0.06, 0.06, 0.05, 0.04)
-WRONG = 0.6  # share of cameras whose mask is not quite as it is believed to be
+SHARES = (0.5, 0.15, 0.08, 0.04, 0.08, 0.05, 0.05, 0.03, 0.02)
+# Ends of the spectrum [nm]: of two benchmarks, or between such limits, and how often they are drawn.
+ENDS, END_SHARES = ((450, 450, 650, 650), (400, 440, 680, 700), (400, 470, 600, 700)), (0.3, 0.42, 0.28)
+# Shares of cameras that are blurred, and whose mask is not quite as it is believed to be. What is gained there is large
+# and learned first; in few looks, it takes the place of what is gained through sharp and exact masks.
+BLURRED, WRONG = 0.1, 0.25
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,11 +66,12 @@ class AnyCamera:
     masks: list[Tensor]
 
     def draw(self, chance: Chance, height: int, width: int) -> OneCamera:
-        low, high = (450.0, 650.0) if chance.happens(0.5) else (chance.number(400, 470), chance.number(600, 700))
+        low, most_low, high, most_high = chance.one_of(ENDS, END_SHARES)
+        low, high = chance.number(low, most_low), chance.number(high, most_high)
         C, step = chance.one_of(LAYOUTS, SHARES)
         wavelengths = np.linspace(low, high, C)[:: chance.one_of([1, -1])]
         mask = drawn_mask(chance, self.masks, height, width)
-        if chance.happens(0.35):
+        if chance.happens(BLURRED):
             widths = np.linspace(chance.number(0, 0.8), chance.number(0.5, 2.2), C)[:: chance.one_of([1, -1])]
             mask = blurred(mask.expand(C, height, width), widths)
         return OneCamera(mask, tuple(c * step for c in range(C)), wavelengths)

@@ -16,6 +16,7 @@ from training.scenes import WAVELENGTHS, Scenes
 
 BETTER = 0.15  # share of examples whose start is better than the quick one: networks make such worse that never saw one
 STRENGTHS, TURNS = (1.0, 0.5), (6, 12, 18)  # of the non-local prior and its iterations, where it continues a start
+OTHER_LIGHT = 1 / 3  # share of examples under strongly colored light; that of others is nearly white
 HELD_OUT = 0.02  # share of detector pixels that tell the noise, as in the default solver
 
 
@@ -103,7 +104,8 @@ def in_bands(chance: Chance, x: Tensor, wavelengths: np.ndarray) -> Tensor:
     wave = torch.cos(torch.pi * t * number(0.5, 2) + number(0, 6))
     tilted = 0.4 * chance.normal(count, 1) * t + 0.3 * chance.normal(count, 1) * wave
     bell = -0.5 * ((t - number(-0.6, 0.6)) / number(0.3, 0.8)).square()
-    light = tilted * (number(0, 1) < 0.6) + bell * (number(0, 1) < 0.3)
+    other = tilted * (number(0, 1) < 0.6) + bell * (number(0, 1) < 0.3)
+    light = torch.where(number(0, 1) < OTHER_LIGHT, other, 0.1 * chance.normal(count, 1) * t)
     place = torch.from_numpy((wavelengths - WAVELENGTHS[0]) / 10)
     below = place.long().clamp(0, len(WAVELENGTHS) - 2)
     share = (place - below).float()

@@ -38,7 +38,7 @@ MEASURED_SHARE = 0.5  # of scenes that are cut from measured cubes, where there 
 PAINTED_SHARE = 0.1  # of scenes that are cut from painted still lifes
 PAINTED, PAINTED_SIDE = 48, 256  # how many there are, and their side [pixel]
 DARK = 0.02  # the brightest radiance of a black corner, in place of which another is cut
-STRING_SHARE, GROUND_SHARE, GLOSS_SHARE, SHADING_SHARE = 0.15, 0.2, 0.3, 0.5
+STRING_SHARE, GROUND_SHARE, GLOSS_SHARE, SHADING_SHARE, LAMP_SHARE = 0.15, 0.2, 0.3, 0.5, 0.12
 METAMERS = 0.5  # share of colors that have some
 VARIED_SHARE = 0.5  # of scenes in which the spectrum of a color varies
 SCALES = 0.3, 0.5, 0.7, 1, 1.5  # pixels of a photograph to one of a scene; cameras blur more than photographs are sharp
@@ -203,7 +203,7 @@ class Scenes:
     def _light(self, chance: Chance, count: int) -> Tensor:
         """(count, 31, 1, 1): that of a measured lamp, or white; lines of lamps are no wider than they are."""
         lamp = self.lamps[chance.integers(len(self.lamps), count)]
-        return torch.where(chance.uniform(count, 1) < 0.3, lamp, 1.0)[..., None, None]
+        return torch.where(chance.uniform(count, 1) < LAMP_SHARE, lamp, 1.0)[..., None, None]
 
     def _with_strings(self, chance: Chance, x: Tensor) -> Tensor:
         """Some scenes with straight strings across, 1 to 4 pixels wide, of other colors: TV smears them."""
