@@ -7,12 +7,13 @@ import pytest
 import torch
 from messages import refused, refuses
 from test_choice_stages import SIZE, Shot
+from torch import Tensor
 
 from cassi import CASSI
 from cassi.choice.adaptation import Adam, Adapt, Example, _random_strip, _simulate_snapshots
 from cassi.choice.automatic import default_stages
 from cassi.choice.chain import as_list, cost, from_list, repeat_stages
-from cassi.choice.mirrors import Mirrored
+from cassi.choice.mirrors import MIRRORS, Mirrored
 from cassi.choice.stages import Learned, NonLocal, State, Tv, Watch
 from cassi.priors.learned import LearnedPrior
 from cassi.priors.spectral_basis import synthesise
@@ -74,21 +75,27 @@ def test_a_random_strip_is_a_problem_of_its_own_and_has_light(case, monkeypatch)
     assert all(_random_strip(A, dark, torch.Generator().manual_seed(seed))[1].y.any() for seed in range(20))
 
 
-def test_the_network_learns_the_photographs_and_its_cube_is_one_of_two(case, monkeypatch):
-    """The stages that follow see the network that was trained, others the one that was not."""
+def test_the_network_learns_the_photographs_and_its_cubes_are_four_of_five(case, monkeypatch):
+    """The stages that follow see the network that was trained, others the one that was not, and mirrored problems."""
     monkeypatch.setattr("cassi.choice.adaptation.RATE", 2e-3)
     before = {name: value.clone() for name, value in case.problem.learned.state_dict().items()}
     seen: list[State] = []
+    began: list[tuple[Tensor, ...]] = []
 
     class Seen(Learned):
         def run(self, A, y, problem, state, watch):
             assert case.error(problem.learned) < case.error(case.problem.learned) - 0.2
+            began.append((A.forward(state.x), y, state.run.z))
             seen.append(super().run(A, y, problem, state, watch))
             return seen[-1]
 
     monkeypatch.setattr(Adapt, "after", lambda self, noise: (Seen(),) if noise == 1 else ())
     state = case.adapted(40)
-    torch.testing.assert_close(state.x, (case.state.x + seen[0].x) / 2)
+    turned = [new.x.flip(axes) for axes, new in zip(((), *MIRRORS), seen, strict=True)]
+    torch.testing.assert_close(state.x, torch.stack([case.state.x, *turned]).mean(0))
+    for axes, mirrored in zip(MIRRORS, began[1:], strict=True):
+        for one, other in zip(began[0], mirrored, strict=True):
+            torch.testing.assert_close(other.flip(axes), one)
     assert not torch.equal(seen[0].x, Learned().run(case.shot.A, case.shot.y, case.problem, case.state, Watch()).x)
     for name, value in case.problem.learned.state_dict().items():
         assert torch.equal(value, before[name]), "the network of others is unchanged"
@@ -150,10 +157,10 @@ def test_mirrored_problems_are_solved_as_the_first_and_their_mean_is_taken(case)
 def test_best_adapts_where_there_is_a_network(case):
     _, chains = default_stages(case.shot.A, Settings(quality="best", weights=case.problem.learned))
     names = [[type(stage) for stage in chain] for chain in chains]
-    assert names[0].count(Learned) == 2 and chains[0][-1] == Adapt(1.0, 100)
+    assert names[0].count(Learned) == 2 and chains[0][-1] == Adapt(1.0, 75)
     assert chains[0][:4] == (NonLocal(1.0, 12), Learned(), NonLocal(0.5, 12), Learned())
-    assert chains[0][-2] == Mirrored() and chains[1:3] == (chains[0][:-1], chains[0][:-2])
-    assert Adapt(1.0, 100).before == (Tv(200), *chains[0][:3]) and Adapt(1.0, 60).after(None) == chains[0][1:-2]
+    assert chains[1:3] == ((*chains[0][:-1], Mirrored()), chains[0][:-1])
+    assert Adapt(1.0, 75).before == (Tv(200), *chains[0][:3]) and Adapt(1.0, 60).after(None) == chains[0][1:-1]
     assert Mirrored().cost == 3 * (200 + cost(chains[2]))
     fast = default_stages(case.shot.A, Settings(quality="fast", weights=case.problem.learned))
     assert fast[0] == Tv(200) and fast[1][0] == (NonLocal(1.0, 12), Learned(), NonLocal(0.25, 56, None))

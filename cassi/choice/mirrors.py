@@ -1,11 +1,13 @@
-"""The mean over mirrored problems: what quality "best" adds first."""
+"""Mirrored problems, and the mean over them: what quality "best" adds where there is no network."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from cassi.choice.stages import TV_ITERS, Problem, Stage, State, Watch, alternating_stages
@@ -14,6 +16,36 @@ from cassi.priors.spectral_basis import analyse
 from cassi.solvers.loop import Record, Result
 
 MIRRORS = (-2,), (-1,), (-2, -1)  # axes turned around
+
+
+def mirrored_cubes(
+    A: Camera, y: Tensor, problem: Problem, begin: Callable[[tuple[int, ...]], State], stages: Sequence[Stage],
+    shown: State, watch: Watch, cost: float,
+) -> list[Tensor]:  # fmt: skip
+    """M^-1 solve(M y, M Phi M^-1), M: upside down, left to right, both; fewer if the watch ends it.
+
+    Args:
+        begin: the state of a mirrored problem before these stages, by the axes turned around.
+        shown: what the user's monitor sees meanwhile.
+        cost: of all cubes.
+
+    Returns:
+        No cubes for a camera whose mirror image nobody knows.
+    """
+    ask = partial(watch.ask, shown.history[-1], shown.x if shown.run is None else shown.run.z)
+    cubes, variance = list[Tensor](), problem.variance
+    for axes in MIRRORS:
+        mirrored = A.mirrored(axes)
+        if mirrored is None:
+            break
+        here = replace(problem, variance=variance.flip(axes) if isinstance(variance, Tensor) else variance)
+        inner, state = Watch(lambda record, z: ask(), deadline=watch.deadline), begin(axes)
+        for stage in stages:
+            state = stage.run(mirrored, y.flip(axes), here, state, inner)
+            if watch.spend(cost / len(MIRRORS) / len(stages)) or watch.over:
+                return cubes
+        cubes.append(state.x.flip(axes))
+    return cubes
 
 
 @dataclass(frozen=True)
@@ -37,21 +69,11 @@ class Mirrored(Stage):
     def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
         if state is None:
             raise ValueError("there is no cube whose stages could be repeated; put others before")
-        start, last, x = time.perf_counter(), state.history[-1], state.x.clone()
-        ask = partial(watch.ask, last, state.x if state.run is None else state.run.z)
-        for axes in MIRRORS:
-            mirrored = A.mirrored(axes)
-            if mirrored is None:
-                return state
-            variance = problem.variance
-            here = replace(problem, variance=variance.flip(axes) if isinstance(variance, Tensor) else variance)
-            inner, other = Watch(lambda record, z: ask(), deadline=watch.deadline), State(y)
-            for stage in state.stages:
-                other = stage.run(mirrored, y.flip(axes), here, other, inner)
-                if watch.spend(self.cost / len(MIRRORS) / len(state.stages)) or watch.over:
-                    return state
-            x += other.x.flip(axes)
-        x /= 1 + len(MIRRORS)
+        start = time.perf_counter()
+        cubes = mirrored_cubes(A, y, problem, lambda axes: State(y), state.stages, state, watch, self.cost)
+        if len(cubes) < len(MIRRORS):
+            return state
+        x = torch.stack([state.x, *cubes]).mean(0)
         run = state.run if state.run is None else replace(state.run, z=analyse(x, problem.basis.to(y)))
-        record = Record(1, time.perf_counter() - start, last.residual, 0.0)
+        record = Record(1, time.perf_counter() - start, state.history[-1].residual, 0.0)
         return state.followed_by(Result(x, (record,), "max_iters"), run, self)

@@ -116,6 +116,10 @@ class State:
     stages: tuple[Stage, ...] = ()
     noise: float = 1.0
 
+    def flip(self, axes: tuple[int, ...]) -> State:
+        """The state of the mirrored problem."""
+        return replace(self, x=self.x.flip(axes), run=self.run if self.run is None else self.run.flip(axes))
+
     def followed_by(self, result: Result, run: SubspaceState | None, stage: Stage) -> State:
         """The state after one more stage, whose records are numbered in continuation."""
         records = tuple(continue_record(self.history, record) for record in result.history)

@@ -1,9 +1,9 @@
 """Reconstruction in a spectral subspace with total variation of the coefficient images: the default solver."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -31,6 +31,11 @@ class SubspaceState:
     e: Tensor
     u: Tensor | None
     q: Tensor
+
+    def flip(self, axes: tuple[int, ...]) -> Self:
+        """The same for a mirrored problem, but for q, as differences mirror to other pixels."""
+        u = None if self.u is None else self.u.flip(axes)
+        return replace(self, z=self.z.flip(axes), e=self.e.flip(axes), u=u)
 
 
 def subspace_tv(
