@@ -52,7 +52,7 @@ from cassi.settings import Settings
 from cassi.solvers.loop import Result
 
 WINDOW = 320  # side of the part of a larger frame on which its plan is chosen [pixel]
-# Of training the network, for quality "best": on three CAVE windows (128 x 128 px) 50 gain 0.80 dB, 100 gain 0.85.
+# Of training the network, for quality "best": on three CAVE windows (128 x 128 px) 50 gain 0.80 dB, 100 gain 0.87.
 ADAPT_STEPS = 75
 MORE_ITERS = {"fast": 50, "default": 300, "best": 1500}  # of total variation, where it stays the only prior
 
