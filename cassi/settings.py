@@ -261,7 +261,7 @@ class Settings:
     subspace TV with settings of your own, for clean data; "least-squares", "gap-tv", "admm-tv", "fista-tv"."""
     quality: Quality | str = setting(
         "default", "fast: 25% less time, about 0.3 dB worse; best: the network trained on this snapshot, and means of "
-        "mirrored runs, 9 times as long, 0.7 dB better", "--quality", choices=QUALITIES, needs=AUTO,
+        "mirrored runs, 9 times as long, 0.6 dB better", "--quality", choices=QUALITIES, needs=AUTO,
     )  # fmt: skip
     prior: Prior | str = setting(
         "auto", "strongest prior: tv, then nonlocal, then learned (default: learned, unless held-out pixels or the "
