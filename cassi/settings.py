@@ -353,7 +353,7 @@ TILE = Option(
 SEQUENCE = Option(
     "--sequence", "snapshots of a scene that moves little: each is reconstructed with those beside it, into one file "
     "(default: NAME_sequence.h5) and a film", needs=AUTO,
-    excludes=("align", "white", "tile", "uncertainty", "budget", "num_iters", "quality", "side", SHOTS),
+    excludes=("align", "white", "tile", "uncertainty", "budget", "num_iters", "quality", "plan", "side", SHOTS),
 )  # fmt: skip
 
 

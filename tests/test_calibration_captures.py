@@ -157,6 +157,27 @@ def test_a_run_uses_no_other_weights_than_its_own(monkeypatch, given, how, expec
     assert used == {expected}
 
 
+def test_bands_far_apart_leave_pixels_to_look_at():
+    """Of a window narrower than they are apart no pixel is seen by all bands alone."""
+    shifts = tuple(range(0, 140, 20))
+    mask = np.random.default_rng(0).random((70, 400)).astype(np.float32)
+    x = picture(1, mask.shape)[1:]
+    y = CASSI(torch.from_numpy(mask), shifts).forward(x).numpy()
+    noisy = (np.random.default_rng(1).poisson(y * ELECTRONS) / ELECTRONS).astype(np.float32)
+    eight = Measurement(y=noisy, mask=mask, shifts=shifts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(found_camera, "MIN_BANDS", 7)
+        assert find_camera(eight).mask_error is not None
+
+
+def test_a_dark_capture_beside_others_changes_nothing(given, true):
+    ms = [Measurement(y=capture(true, seed).numpy(), mask=given, shifts=SHIFTS) for seed in (1, 2)]
+    dark = 1e-4 * np.random.default_rng(3).standard_normal(ms[0].y.shape).astype(np.float32)
+    found, beside = find_camera(*ms, black_level=0.0), find_camera(*ms, replace(ms[0], y=dark), black_level=0.0)
+    assert found.accepted and beside.mask_error.captures == 2
+    np.testing.assert_array_equal(beside.mask, found.mask)
+
+
 def test_a_snapshot_too_small_for_the_place_of_its_mask_shows_its_elements(given, true):
     m = Measurement(y=capture(true, 1).numpy(), mask=given, shifts=SHIFTS)
     found = find_camera(m)

@@ -249,6 +249,31 @@ def test_a_chain_that_begins_like_one_that_was_refused_is_not_run_again(shot):
     assert [trial.accepted for trial in trials] == [True, False, True]
 
 
+@dataclass(frozen=True)
+class Faded(Stage):
+    """A stage that makes a cube somewhat worse."""
+
+    factor: float
+
+    key = name = words = "faded"
+    cost = 1.0
+
+    def run(self, A, y, problem, state, watch) -> State:
+        record = Record(1, 0.0, 1.0, 1.0)
+        return state.followed_by(Result(self.factor * state.x, (record,), "max_iters"), state.run, self)
+
+
+def test_what_goes_on_from_a_chain_must_not_be_worse_than_its_cube():
+    """It may be better than total variation and yet worse than the cube it began with, which is kept."""
+    seen, good, shot = [], (NonLocal(0.3, 12),), Shot(48, parts=3, mode="bilinear")
+    chains = [(*good, Faded(0.95)), (*good, Faded(1.0001)), good]
+    state, trials = gone_on(shot.split, shot.problem, Tv(1), chains, Watch(lambda record, z: seen.append(record)))
+    assert trials[1].held_out_error < 0.3 * trials[0].held_out_error, "better than total variation"
+    assert [trial.accepted for trial in trials] == [True, False, True]
+    assert state.stages == (Tv(1), *good, Faded(1.0001)), "as good, but for chance"
+    assert len(seen) == 13, "the beginning of both is run once"
+
+
 def test_a_network_that_diverges_is_as_if_it_were_not_there(shot):
     wild = stirred(SIZE)
     wild.net.leave.bias.data[:] = math.nan

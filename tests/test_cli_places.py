@@ -56,7 +56,7 @@ def computed(*_, **__):
     ],
 )  # fmt: skip
 def test_no_file_takes_the_place_of_another(bench, capsys, monkeypatch, options):
-    monkeypatch.setattr("cassi.running.arguments.load_prior", lambda path: None)
+    monkeypatch.setattr("cassi.running.arguments.as_prior", lambda path: None)
     before = {path.name: path.read_bytes() for path in bench.glob("*.*5")}
     check_refusal(capsys, run(bench, *options, "--overwrite"))
     assert {path.name: path.read_bytes() for path in bench.glob("*.*5")} == before

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from cassi.priors.learned import KINDS, MULTIPLE, LearnedPrior, Size, load_prior, packed, shipped_weights
+from cassi.running.fingerprint import content_of
 
 SMALL = Size(
     components=4, stages=1, memory=2, width=8, blocks=1, deep_width=8, deep_blocks=2, far_width=8, far_blocks=1
@@ -117,6 +119,14 @@ def test_weights_are_shipped_by_what_they_may_be_used_for(kind, licence):
     with safe_open(shipped_weights(kind), framework="pt") as file:
         assert file.metadata()["licence"].startswith(licence)
     assert load_prior(kind).source == kind and load_prior(kind).size.stages == Size.stages
+
+
+def test_a_file_named_like_shipped_weights_is_not_taken_for_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("free").write_bytes(packed(stirred(SMALL)))
+    assert load_prior("./free").source == "./free" and load_prior("./free").size == SMALL
+    assert load_prior("free").source == content_of("free") == "free"
+    assert content_of("./free")["sha256"] == hashlib.sha256(Path("free").read_bytes()).hexdigest()
 
 
 def test_damaged_weights_are_refused(monkeypatch):

@@ -42,7 +42,7 @@ SPREADS = tuple(MASK_ERROR * 2**k for k in range(4))
 MIN_SIDE = 64  # of a mask whose error is looked for: smaller snapshots have too few pixels that judge [pixel]
 MIN_EXPLAINED = 0.02  # of the variance of the kept residual that an error must explain, and the sensitivity besides
 TINY = 1e-12  # of y of brightness 1, squared
-DARK = 0.02  # detector pixels below this share of the brightest are not fitted to
+DARK = 0.02  # detector pixels below this share of the brightest are not fitted to, nor captures
 # A correction by one capture is taken where the fine texture of the cube falls to FADED and the squared errors of the
 # pixels that judge fall clearly; or where texture falls to FAR_LESS and the held-out error rises by no more than a
 # factor. On windows of ten CAVE scenes (128 px, 28 bands, 10,000 e; grey and 0/1 masks) texture falls to 0.81 at least
@@ -355,4 +355,4 @@ def _share(residuals: Sequence[Residual], frames: Sequence[Frame], fits: Iterabl
         place = frame.tuning if len(frames) == 1 else frame.tuning | frame.fitted
         weight = torch.where(place & frame.lit, 1 / frame.y.square().clamp(min=TINY), 0)
         sums += torch.stack([((one.r - fit.of(one)).square() * weight).sum(), (one.r.square() * weight).sum()])
-    return 1 - float(sums[0] / sums[1])
+    return 1 - float(sums[0] / sums[1]) if sums[1] > 0 else 0.0

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from cassi.choice.adaptation import Adapt
 from cassi.choice.held_out import Split
-from cassi.choice.judge import Verdict, accepts
+from cassi.choice.judge import Verdict, accepts, not_worse
 from cassi.choice.mirrors import Mirrored
 from cassi.choice.stages import Learned, NonLocal, Problem, Stage, State, Tv, Watch
 from cassi.optics.protocol import Camera
@@ -63,8 +63,9 @@ def run_chains(
 ) -> tuple[State, tuple[ChainTrial, ...]]:
     """Run chains of stages from a cube, without the held-out pixels, until the judge accepts one's cube.
 
-    A chain that the watch stops counts as far as it ran, one that diverges is rejected. A chain that was run as the
-    beginning of another is not run again.
+    A chain that the watch stops counts as far as it ran, one that diverges is rejected. What goes on from the end of
+    another chain must not be worse than that one's cube, and a chain that was run as the beginning of another is not
+    run again.
 
     Args:
         state, verdict: the cube to start from, and the judge's verdict on it; None: the first chain is accepted in any
@@ -80,10 +81,12 @@ def run_chains(
     trials = list[ChainTrial]()
     if verdict is not None:
         trials.append(ChainTrial(_names(state.stages), verdict.error, verdict.imprint, True))
-    finished, first = dict[Chain, State](), len(state.stages)
+    finished: dict[Chain, State] = {(): state}
+    first = len(state.stages)
     for chain in chains:
-        new = finished.get(chain, state)
-        for k, stage in enumerate(chain if new is state else (), 1):
+        begun = max(k for k in range(len(chain) + 1) if chain[:k] in finished)
+        new = finished[chain[:begun]]
+        for k, stage in enumerate(chain[begun:], begun + 1):
             before = new
             try:
                 new = stage.run(A, y, problem, before, watch) if watch.affords(stage) else before
@@ -101,7 +104,10 @@ def run_chains(
         if new is state:
             continue
         new_verdict = split.verdict(new.x)
+        longest = max(k for k in range(len(chain)) if chain[:k] in finished)
         accepted = accepts(new_verdict, verdict)
+        if accepted and longest:
+            accepted = not_worse(new_verdict, split.verdict(finished[chain[:longest]].x, imprint=False))
         trials.append(ChainTrial(_names(new.stages[first:]), new_verdict.error, new_verdict.imprint, accepted))
         if accepted:
             return new, tuple(trials)

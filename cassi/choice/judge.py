@@ -63,6 +63,11 @@ def accepts(new: Verdict, old: Verdict) -> bool:
     return new.imprint is None or new.imprint <= max(MAX_IMPRINT, (1 + MARGIN) * (old.imprint or 0.0))
 
 
+def not_worse(new: Verdict, old: Verdict) -> bool:
+    """Whether the errors are no larger, but for chance: for what is to improve on a cube that is good already."""
+    return z(new.squared, old.squared) >= NOT_WORSE
+
+
 def is_smaller(new: Verdict, old: Verdict) -> bool:
     """Whether the errors are smaller, by chance or not: for choices that harm little if they are wrong."""
     return z(new.squared, old.squared) > EVEN

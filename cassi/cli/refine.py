@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
         measurements,
         black_level=None if args.black_level is None and args.dark is None else 0.0,  # reading took it off
         seed=args.seed,
-        weights=args.weights or DEFAULT,
+        weights=DEFAULT if args.weights is None else args.weights,
         steps=run_in_order,
     )
     for m in measurements:

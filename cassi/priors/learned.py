@@ -223,7 +223,8 @@ def load_prior(source: PathLike = DEFAULT) -> LearnedPrior:
         raise InputError(f"{name} is not a learned prior written by scripts/train.py: {one_line(error)}") from error
     if not all(bool(value.isfinite().all()) for value in state.values()):
         raise InputError(f"{name} holds values that are not finite; train again or use another checkpoint")
-    prior.source, prior.coarse = os.path.basename(source), True
+    own = os.path.basename(source)
+    prior.source, prior.coarse = f"./{own}" if own in KINDS and source not in KINDS else own, True
     return prior.eval().requires_grad_(False)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cassi.files.atomic import file_sha256
 from cassi.kernels.dispatch import pick_device
-from cassi.priors.learned import LearnedPrior
+from cassi.priors.learned import KINDS, LearnedPrior
 from cassi.settings import Settings
 from cassi.version import PROGRAM
 
@@ -92,7 +92,7 @@ def content_of(value: object) -> Any:
     """Plain values for a fingerprint: of files and arrays their hash, of keywords those that are given."""
     if isinstance(value, Mapping):
         return {key: content_of(one) for key, one in sorted(value.items()) if one is not None}
-    if isinstance(value, str | os.PathLike) and os.path.isfile(value):
+    if isinstance(value, str | os.PathLike) and value not in KINDS and os.path.isfile(value):
         return {"sha256": file_sha256(value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: content_of(getattr(value, field.name)) for field in dataclasses.fields(value)}

@@ -58,14 +58,14 @@ from cassi.optics.mask_match import compare_with_mask
 from cassi.optics.measurement import MaskCheck, Measurement, same_values
 from cassi.optics.protocol import Camera
 from cassi.photograph.picture import SidePicture
-from cassi.priors.learned import DEFAULT
+from cassi.priors.learned import DEFAULT, LearnedPrior
 from cassi.running.arguments import open_files, subtract_dark
 from cassi.running.concerns import measurement_concerns, result_concerns
 from cassi.running.progress import CAMERA, SIDE, WHITE, run_label
 from cassi.running.result import Finished, Reconstruction
 from cassi.running.scene import Scene, prepare
 from cassi.running.white import check_white, read_board, reflectance, white_concerns
-from cassi.settings import Progress, Settings
+from cassi.settings import PathLike, Progress, Settings
 from cassi.solvers.loop import Monitor, relative_norm
 
 TOGETHER = 2**4  # frames that a GPU solves at a time, at most
@@ -146,12 +146,15 @@ def find_with_settings(
 ) -> FoundCamera:
     """The camera of measurements, with the network of the run, and without one where that has none."""
     learned = settings.solver == "auto" and settings.prior in ("auto", "learned") and settings.num_iters is None
+    weights: PathLike | LearnedPrior | None = (settings.weights or DEFAULT) if learned else None
+    if settings.plan is not None:
+        weights = cast(Plan, open_files(settings).plan).learned
     return found_camera.find_camera(
         *measurements,
         black_level=settings.black_level,
         seed=settings.seed,
         dispersion=settings.camera == "align",
-        weights=(settings.weights or DEFAULT) if learned else None,
+        weights=weights,
         device=pick_device(settings.device),
         report=report,
     )
