@@ -159,15 +159,12 @@ def test_a_run_uses_no_other_weights_than_its_own(monkeypatch, given, how, expec
 
 def test_bands_far_apart_leave_pixels_to_look_at():
     """Of a window narrower than they are apart no pixel is seen by all bands alone."""
-    shifts = tuple(range(0, 140, 20))
+    shifts = tuple(range(0, 160, 20))
     mask = np.random.default_rng(0).random((70, 400)).astype(np.float32)
-    x = picture(1, mask.shape)[1:]
-    y = CASSI(torch.from_numpy(mask), shifts).forward(x).numpy()
+    middle = (torch.arange(400) - 200).abs() < 60
+    y = CASSI(torch.from_numpy(mask), shifts).forward(picture(1, mask.shape) * middle).numpy()
     noisy = (np.random.default_rng(1).poisson(y * ELECTRONS) / ELECTRONS).astype(np.float32)
-    eight = Measurement(y=noisy, mask=mask, shifts=shifts)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(found_camera, "MIN_BANDS", 7)
-        assert find_camera(eight).mask_error is not None
+    assert find_camera(Measurement(y=noisy, mask=mask, shifts=shifts)).mask_error is not None
 
 
 def test_a_dark_capture_beside_others_changes_nothing(given, true):

@@ -229,12 +229,14 @@ def learn_mask_error(
 
 
 def of_other_scenes(snapshots: Sequence[Tensor]) -> list[Tensor]:
-    """Of snapshots (H, W') that show one scene the first: what repeats between captures must be the camera.
+    """Of snapshots (H, W') that show one scene the first, and none that is dark: what repeats must be the camera.
 
     Pictures are compared at a scale between that of the mask and that of the light, where they are bright.
     """
     if len(snapshots) == 1:
         return list(snapshots)
+    means = [float(y.clamp(min=0).mean()) for y in snapshots]
+    snapshots = [y for y, mean in zip(snapshots, means, strict=True) if mean >= DARK * max(means)]
     chosen: list[Tensor] = []
     pictures: list[tuple[Tensor, Tensor]] = []
     for y in snapshots:
@@ -355,4 +357,5 @@ def _share(residuals: Sequence[Residual], frames: Sequence[Frame], fits: Iterabl
         place = frame.tuning if len(frames) == 1 else frame.tuning | frame.fitted
         weight = torch.where(place & frame.lit, 1 / frame.y.square().clamp(min=TINY), 0)
         sums += torch.stack([((one.r - fit.of(one)).square() * weight).sum(), (one.r.square() * weight).sum()])
-    return 1 - float(sums[0] / sums[1]) if sums[1] > 0 else 0.0
+    left, total = sums.tolist()
+    return 1 - left / total if total > 0 else 0.0

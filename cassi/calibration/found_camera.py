@@ -11,13 +11,13 @@ import torch
 from cassi.calibration.camera_as_found import FoundCamera
 from cassi.calibration.camera_model import CameraModel, band_positions, shift_columns, unseen_pixels
 from cassi.calibration.camera_trials import Trial, clearly_better, error_of, simplified
-from cassi.calibration.captures import DARK, MIN_SIDE, Frame, learn_mask_error, of_other_scenes
+from cassi.calibration.captures import MIN_SIDE, Frame, learn_mask_error, of_other_scenes
 from cassi.calibration.defects import find_defects
 from cassi.calibration.mask_regression import BLOCK, COARSE, FINE, Look, Snapshots, tiles
 from cassi.calibration.self_calibration import MIN_BLOCKS, Search, find_dispersion, find_model, settled
 from cassi.optics.building import build_shot_camera
 from cassi.optics.cropping import Shot, crop, highest_variance_window
-from cassi.optics.detector import black_level_of, brightness, check_light
+from cassi.optics.detector import black_level_of, check_light
 from cassi.optics.mask_match import compare_with_mask
 from cassi.optics.measurement import MAX_TRANSMISSION, Measurement, any_bad, check_camera
 from cassi.optics.outliers import MAX_SHARE
@@ -181,8 +181,7 @@ def _corrected(
     """A camera with the error of its mask's elements corrected, where the snapshots show one."""
     m = found.in_place(given)
     prior = None if prior is None else prior.on(camera.device)
-    light = [brightness(camera, y) for y in snapshots]
-    snapshots = of_other_scenes([y for y, one in zip(snapshots, light, strict=True) if one >= DARK * max(light)])
+    snapshots = of_other_scenes(snapshots)
     height, width = camera.cube_shape[1:]
     side = max(PART, SPANS * (max(camera.shifts) - min(camera.shifts)))
     if height * width > side**2:  # a part of them shows whether there is anything to correct
