@@ -270,7 +270,7 @@ class Settings:
     weights: PathLike | LearnedPrior | None = setting(
         None, "of the network: free or research, by permitted use (MODEL_CARD.md), or a file of scripts/train.py "
         "(default: research)", "--weights", value="free|research|FILE", reads=True,
-        needs=AUTO, excludes=("prior=tv", "prior=nonlocal"),
+        needs=AUTO, excludes=("prior=tv", "prior=nonlocal", "num_iters"),
     )  # fmt: skip
     budget: float | None = setting(
         None, "time limit: 10s, 2min ...; start, error bars and figures come on top", "--budget", value="TIME",

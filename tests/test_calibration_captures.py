@@ -138,11 +138,14 @@ def test_the_found_camera_holds_the_corrected_mask(tmp_path):
     ("how", "expected"),
     [
         ({}, "research"), ({"weights": "free"}, "free"), ({"prior": "nonlocal"}, ""), ({"solver": "gap-tv"}, ""),
-        ({"num_iters": 60}, ""),
+        ({"num_iters": 60}, ""), ({"plan": True}, "free"),
     ],
 )  # fmt: skip
 def test_a_run_uses_no_other_weights_than_its_own(monkeypatch, given, how, expected):
     """Weights differ in what they may be used for, and the search for the camera has a network, too."""
+    m = Measurement(y=capture(given, 1).numpy(), mask=given, shifts=SHIFTS)
+    if "plan" in how:
+        how = {"plan": cassi.reconstruct(m, camera="as-given", prior="learned", weights="free").plan}
     used = set()
 
     def noted(*given, **more):
@@ -150,7 +153,6 @@ def test_a_run_uses_no_other_weights_than_its_own(monkeypatch, given, how, expec
         return learn_mask_error(*given, **more)
 
     monkeypatch.setattr(found_camera, "learn_mask_error", noted)
-    m = Measurement(y=capture(given, 1).numpy(), mask=given, shifts=SHIFTS)
     forward = LearnedPrior.forward
     monkeypatch.setattr(LearnedPrior, "forward", lambda self, *a: (used.add(self.source), forward(self, *a))[1])
     cassi.reconstruct(m, **how)

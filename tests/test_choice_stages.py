@@ -425,3 +425,7 @@ def test_a_budget_is_kept_where_one_stage_fits(shot, monkeypatch):
         found = reconstruct_auto(shot.A, shot.y, settings=Settings(prior="nonlocal"), watch=Watch(deadline=budget))
         assert clock.now <= budget
         assert found.result.status == ("stopped" if budget < 6 else "max_iters")
+    clock.now = 0.0
+    cut = reconstruct_auto(shot.A, shot.y, settings=Settings(plan=found.plan), watch=Watch(deadline=1.0))
+    count = len(cut.plan.stages)
+    assert 0 < count < len(found.plan.stages) and cut.plan.stages == found.plan.stages[:count], "those that ran"

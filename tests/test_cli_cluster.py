@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from cassi import CASSI, InputError
+from cassi.calibration.camera_as_found import FoundCamera
+from cassi.cli import many
 from cassi.cli.cluster import executor_at
 from cassi.cli.main import main
 from cassi.files import read_cube, read_measurement, write_measurement
@@ -105,7 +107,7 @@ def test_what_is_no_cluster():
         assert address in str(error.value)
 
 
-def test_one_plan_for_a_folder(night, tmp_path, capsys):
+def test_one_plan_for_a_folder(night, tmp_path, capsys, monkeypatch):
     """All follow the plan of the first; a run that was interrupted goes on with the plan that it left."""
     plan, output = tmp_path / "plan.json", tmp_path / "cubes"
     command = ["reconstruct", str(night), "--output", str(output), "--camera", "as-given", "--quiet"]
@@ -118,6 +120,11 @@ def test_one_plan_for_a_folder(night, tmp_path, capsys):
     assert main([*command, "--plan", str(plan)]) == 0, "the same fingerprints"
     assert main(["reconstruct", str(night / "frame0.h5"), "--plan", str(night / "frame0.h5")]) == 2
     assert "expected a plan" in capsys.readouterr().err
+    searched = []
+    monkeypatch.setattr(many, "find_with_settings", lambda some, settings, report: searched.append(settings) or given)
+    given = FoundCamera.as_given(read_measurement(night / "frame0.h5"))
+    assert main([*command[:2], "--output", str(tmp_path / "found"), "--quiet", "--save-plan", str(plan)]) == 0
+    assert [settings.plan for settings in searched] == [str(plan)], "the camera, too, with the weights of the plan"
 
 
 def read_attribute(path: Path, name: str) -> str:

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from cassi.priors.learned import KINDS, MULTIPLE, LearnedPrior, Size, load_prior, packed, shipped_weights
 from cassi.running.fingerprint import content_of
+from cassi.settings import Settings
 
 SMALL = Size(
     components=4, stages=1, memory=2, width=8, blocks=1, deep_width=8, deep_blocks=2, far_width=8, far_blocks=1
@@ -125,8 +126,9 @@ def test_a_file_named_like_shipped_weights_is_not_taken_for_them(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     Path("free").write_bytes(packed(stirred(SMALL)))
     assert load_prior("./free").source == "./free" and load_prior("./free").size == SMALL
-    assert load_prior("free").source == content_of("free") == "free"
-    assert content_of("./free")["sha256"] == hashlib.sha256(Path("free").read_bytes()).hexdigest()
+    assert load_prior("free").source == content_of(Settings(weights="free"))["weights"] == "free"
+    for other in (content_of(Settings(weights="./free"))["weights"], content_of({"mask": "free"})["mask"]):
+        assert other["sha256"] == hashlib.sha256(Path("free").read_bytes()).hexdigest()
 
 
 def test_damaged_weights_are_refused(monkeypatch):

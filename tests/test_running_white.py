@@ -15,9 +15,10 @@ from cassi.calibration.camera_model import CameraModel
 from cassi.cli.main import run
 from cassi.files.spectrum_files import Spectrum
 from cassi.looking.methods import methods_text
-from cassi.looking.report_data import read_report, report_of
+from cassi.looking.report_data import ReportData, read_report, report_of
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
+from cassi.priors.learned import LearnedPrior, Size, load_prior
 from cassi.running import pipeline
 from cassi.running.white import MAX_UNEVEN, reflectance, unevenness, white_concerns
 from cassi.simulation.scene import procedural_scene
@@ -186,6 +187,14 @@ def test_the_methods_state_white_reference_and_dark_frame(bench, tmp_path):
     assert "by the same camera; its values are reflectances." in plain and "dark" not in plain
     alone = methods_text(report_of(cassi.reconstruct(scene, **how, dark=dark)))
     assert "A dark frame was subtracted from the snapshot." in alone and "white" not in alone
+
+
+def test_the_methods_say_which_weights_were_used():
+    """They differ in what they may be used for."""
+    choice = {"prior": "total variation, learned", "network": load_prior("free").weights}
+    text = methods_text(ReportData(np.ones((3, 4, 5)), choice=choice))
+    assert "an unrolled network for any mask with the free weights (free for any use);" in text
+    assert LearnedPrior(Size(width=8)).weights == "weights of your own (in memory)"
 
 
 def test_a_reference_beside_a_camera_object(bench, results):

@@ -119,7 +119,7 @@ def reconstruct_auto(
         plan = cast(Plan, settings.plan)  # `open_files` has read its file
         plan.check_bands(A.cube_shape[0])
         state = repeat_stages(A, y, plan.problem(y), plan.stages, watch)
-        return _outcome(A, y, state, watch, plan, None, settings)
+        return _outcome(A, y, state, watch, replace(plan, stages=state.stages), None, settings)
     watch.report("trials", 0.0)
     axis = A.cube_shape[0] if wavelengths is None else wavelengths
     split, part, bright = Split.of(A, y, settings.seed), window(A, y), brightness(A, y)

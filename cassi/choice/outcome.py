@@ -119,6 +119,7 @@ class Outcome:
             "components": len(plan.vectors),
             "prior": plan.prior,
             "learned": plan.is_learned,
+            "network": plan.network,
             "stages": [list(one) for one in self.stage_starts],
             "iterations": len(self.result.history),
             "discrepancy": self.discrepancy,
@@ -168,7 +169,8 @@ def _in_short(outcome: Outcome) -> list[str]:
         return [f"Solved by {outcome.solver}, which {outcome.result.message}."]
     *before, last = dict.fromkeys(stage.words for stage in plan.stages)
     priors = f"{', '.join(before)} and {last}" if before else last
-    built = f"Built from {_basis_in_words(plan.basis, len(plan.vectors))} with {priors}"
+    network = f", with {plan.network}" if plan.network else ""
+    built = f"Built from {_basis_in_words(plan.basis, len(plan.vectors))} with {priors}{network}"
     if evidence is None:
         return [f"{built}, as the plan says."]
     where = "" if evidence.part is None else ", in a window of the frame"

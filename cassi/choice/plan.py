@@ -50,6 +50,11 @@ class Plan:
         """Whether a network is among its stages."""
         return any(stage.needs_network for stage in self.stages)
 
+    @property
+    def network(self) -> str:
+        """The weights of a network among its stages, and what they may be used for, in words; empty without one."""
+        return self.learned.weights if self.is_learned and self.learned is not None else ""
+
     def problem(self, y: Tensor, brightness: float | None = None) -> Problem:
         """The problem that its stages solve for a snapshot; `brightness` as for `Problem`."""
         basis, variance = self.vectors.to(y), self.noise.variance(y)

@@ -53,10 +53,15 @@ def output_of_many(args: argparse.Namespace, files: Sequence[str], task: Task) -
 
 def run_many(args: argparse.Namespace, task: Task) -> int:
     """Reconstruct what is not finished yet: each snapshot for itself, or in a sequence with those beside it."""
-    settings = replace(task.settings, camera=common_camera(args, task))
-    if args.save_plan:
-        save_common_plan(args, task, settings)
-        settings = replace(settings, plan=args.save_plan, prior="auto", quality="default", num_iters=None)
+    followed = replace(task.settings, plan=args.save_plan, prior="auto", quality="default", num_iters=None)
+    if args.save_plan and Path(args.save_plan).is_file() and not args.overwrite:  # as an interrupted run left it
+        load_plan(args.save_plan, as_prior(followed.weights))  # raises what is wrong with it
+        settings = replace(followed, camera=common_camera(args, task, followed))
+    else:
+        settings = replace(task.settings, camera=common_camera(args, task, task.settings))
+        if args.save_plan:
+            save_common_plan(args, task, settings)
+            settings = replace(followed, camera=settings.camera)
     frames, place = task.frames, task.output
     read: Callable[..., Measurement] = task.read
     solve: Callable[..., Reconstruction] = SolveWith(settings, str(task.settings.camera))
@@ -160,10 +165,7 @@ def warn_of_problems(args: argparse.Namespace, report: BatchReport) -> None:
 
 
 def save_common_plan(args: argparse.Namespace, task: Task, settings: Settings) -> None:
-    """Write the plan of the first snapshot that can be read, unless an interrupted run left one there."""
-    if Path(args.save_plan).is_file() and not args.overwrite:
-        load_plan(args.save_plan, as_prior(settings.weights))  # raises what is wrong with it
-        return
+    """Write the plan of the first snapshot that can be read."""
     measurements = _read_some(task, [0]) or [task.measurement(task.frames[0])]
     with StepBar(expected_steps(settings), shown=not args.quiet) as bar:
         m = load(measurements[0], None, settings)
@@ -190,9 +192,8 @@ def _difference(task: Task, some: Sequence[Measurement]) -> str:
     return ""
 
 
-def common_camera(args: argparse.Namespace, task: Task) -> FoundCamera | str:
+def common_camera(args: argparse.Namespace, task: Task, settings: Settings) -> FoundCamera | str:
     """One camera found from a few of the frames: it is the same for all of them."""
-    settings = task.settings
     if not settings.searches:
         return settings.camera
     last = len(task.frames) - 1

@@ -8,7 +8,7 @@ from cassi.optics.measurement import DARK_SUBTRACTED, REFLECTANCE
 PRIORS = {  # words of a stage, and where its prior comes from
     "total variation": "total variation of spectral coefficients (Zhuang & Bioucas-Dias, IEEE JSTARS 11, 2018)",
     "non-local": "a non-local low-rank prior on groups of similar patches",
-    "learned": "an unrolled network for any mask, as distributed with the program",
+    "learned": "an unrolled network for any mask",
 }
 SOLVERS = {
     "gap-tv": "generalized alternating projection with total variation (Yuan, ICIP 2016)",
@@ -50,6 +50,8 @@ def methods_text(data: ReportData) -> str:
         sentences.append(f"The solver was {SOLVERS[solver]}{f' ({listed})' if listed else ''}.")
     elif prior:
         used = [words for name, words in PRIORS.items() if name in prior]
+        if choice.get("network"):
+            used[-1] += f" with {choice['network']}"
         count = f" with {choice['components']} components" if choice.get("components") else ""
         sentences.append(
             f"The cube is the maximum a posteriori estimate in a spectral subspace{count}, under "

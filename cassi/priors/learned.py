@@ -34,6 +34,7 @@ KINDS = {
     "free": "9c75b13625826c6d4af3de08a89d90c0bb0c4a235313a519f0dc233cecac1f17",
     "research": "71312c9a0710c966f165b95f53c03a6955e9f781224590278b4a37fc62bd8e2c",
 }
+USES = {"free": "free for any use", "research": "for research only"}
 DEFAULT = "research"
 MIN_BANDS = 8  # of the cameras in training
 MULTIPLE = 8  # to which images are padded, as the network halves them three times [pixel]
@@ -142,6 +143,13 @@ class LearnedPrior(nn.Module):
         self.log_tau = nn.Parameter(torch.full((stages + 1, components), math.log(0.1)))
         self.log_floor = nn.Parameter(torch.full((stages + 1,), math.log(3e-4)))
 
+    @property
+    def weights(self) -> str:
+        """Its weights in words, and what they may be used for."""
+        if self.source in USES:
+            return f"the {self.source} weights ({USES[self.source]})"
+        return f"weights of your own ({self.source or 'in memory'})"
+
     def on(self, device: torch.device) -> LearnedPrior:
         """The prior on a device: itself, or a cached copy, as others may use this one at the same time."""
         if self.log_tau.device == device:
@@ -201,8 +209,7 @@ def load_prior(source: PathLike = DEFAULT) -> LearnedPrior:
     The checksum of shipped weights is verified. Write ./free for a file named "free".
 
     Raises:
-        InputError: no file of a prior, a damaged one, inconsistent sizes, or values that
-            are not finite.
+        InputError: no file of a prior, a damaged one, inconsistent sizes, or values that are not finite.
     """
     from safetensors import SafetensorError, safe_open
 

@@ -90,12 +90,14 @@ def device_of(named: object) -> str:
 
 def content_of(value: object) -> Any:
     """Plain values for a fingerprint: of files and arrays their hash, of keywords those that are given."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        values = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        named = {"weights"} if isinstance(value, Settings) and value.weights in tuple(KINDS) else set()  # no file
+        return {name: one if name in named else content_of(one) for name, one in values.items()}
     if isinstance(value, Mapping):
         return {key: content_of(one) for key, one in sorted(value.items()) if one is not None}
-    if isinstance(value, str | os.PathLike) and value not in KINDS and os.path.isfile(value):
+    if isinstance(value, str | os.PathLike) and os.path.isfile(value):
         return {"sha256": file_sha256(value)}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: content_of(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, list | tuple):
         return [content_of(one) for one in value]
     if isinstance(value, LearnedPrior):
