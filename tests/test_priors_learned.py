@@ -74,6 +74,15 @@ def test_stage_and_light_of_the_scene_are_inputs():
         assert (float((first - second).abs().max()) > 1e-3) == changes
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_shipped_weights_take_double_precision(kind):
+    """In bfloat16, where the processor has its instructions, too."""
+    given, light = inputs(1, 8, 8), images(1, 4)
+    single = load_prior(kind)(*given, None, 0, light)[0]
+    found = load_prior(kind)(*(t.double() for t in given), None, 0, light.double())[0]
+    torch.testing.assert_close(found, single.double(), rtol=0, atol=0.05)
+
+
 def test_fewer_components_are_as_if_the_others_were_zero():
     z, d, *maps = inputs(1, 8, 8)
     z[:, 3:], d[:, 3:] = 0, 0

@@ -103,7 +103,7 @@ class CorrectionNet(nn.Module):
         x = F.pixel_unshuffle(x, 2).contiguous(memory_format=torch.channels_last)
         bias = self.stage_bias[stage] if isinstance(stage, int) else self.stage_bias.index_select(0, stage)
         if self.light is not None and light is not None:
-            bias = bias + self.light(light)
+            bias = bias + self.light(light.to(bias.dtype))
         fine = self.fine_in(self.enter(x) + bias[..., None, None])
         deep = self.deep_in(self.down(fine))
         deep = self.deep_out(deep + self.up_far(self.far(self.down_far(deep))))
