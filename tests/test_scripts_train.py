@@ -324,6 +324,24 @@ def test_a_training_gains_and_resumes_from_its_checkpoint(data, tmp_path, monkey
     assert len(moments[0]) > 0 and all(torch.equal(a, b) for a, b in zip(*moments, strict=True))
 
 
+def train_together(rank: int, data: Path, output: Path) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{output}/meeting", rank=rank, world_size=2)
+    loop.new_prior = lambda size, seed: new_prior(SMALL, seed)
+    run = Training(Settings(data, output, 0.05, size=(16, 24), start_iters=9, scenes=2, limit=2))
+    run.run()
+    torch.save({"prior": run.prior.state_dict(), "next": run.chance.normal(3)}, output / f"{rank}.pt")
+
+
+def test_processes_that_train_together_have_one_network_and_examples_of_their_own(data, tmp_path):
+    torch.multiprocessing.spawn(train_together, (data, tmp_path), nprocs=2)
+    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
+    assert first["prior"].keys() == second["prior"].keys() and not torch.equal(first["next"], second["next"])
+    assert all(torch.equal(first["prior"][name], second["prior"][name]) for name in first["prior"])
+    progress = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["progress"]
+    assert progress["step"] > 1 and progress["seen"] == 4 * progress["step"] and progress["seconds"] >= 3
+
+
 def test_a_gradient_that_is_not_finite_moves_nothing(data, tmp_path):
     run = Training(Settings(data, tmp_path, 1, size=(24, 40), stages=1))
     first = next(run.prior.parameters())

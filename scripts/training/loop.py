@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+import torch.distributed as dist
+from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from cassi.files.atomic import replacing
@@ -125,8 +126,19 @@ def optimizers(prior: LearnedPrior, rate: float) -> tuple[torch.optim.Muon, torc
     return muon, torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.99), weight_decay=1e-3)
 
 
+def mean_of_all(x: Tensor) -> Tensor:
+    """The mean over the processes that train together, in place of x."""
+    if dist.is_initialized():
+        dist.all_reduce(x)
+        x /= dist.get_world_size()
+    return x
+
+
 class Training:
     """A training that can be stopped at any time and resumed from its checkpoint.
+
+    Several processes of `torch.distributed` train one network: each draws examples of its own, and a step is along the
+    mean of their gradients. The first one writes.
 
     Args:
         settings: see `Settings`.
@@ -136,7 +148,8 @@ class Training:
         self.settings, self.device = settings, torch.device(settings.device)
         settings.output.mkdir(parents=True, exist_ok=True)
         torch.backends.cudnn.benchmark = self.device.type == "cuda"  # sizes are few, and looks are many
-        self.progress, self.chance = Progress(), Chance(settings.seed, self.device)
+        self.rank, self.processes = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+        self.progress = Progress()
         saved = self._saved()
         if saved is not None:
             prior = LearnedPrior(Size(**saved["size"]))
@@ -153,8 +166,11 @@ class Training:
             self.adam.load_state_dict(saved["adam"])
             self.muon.load_state_dict(saved["muon"])
             self.mean.load_state_dict(saved["mean"])
-            self.chance.restore(saved["chance"])
             self.progress = Progress(**saved["progress"])
+        others = [self.rank, self.progress.step] if self.rank else []  # draw examples of their own
+        self.chance = Chance([settings.seed, *others], self.device)
+        if saved is not None and not self.rank:
+            self.chance.restore(saved["chance"])
 
     @property
     def checkpoint(self) -> Path:
@@ -211,15 +227,15 @@ class Training:
                 finite = errors.isfinite().all()
                 sums += torch.where(finite, errors, 0) / s.cameras
                 failed += ~finite
-                p.seen += len(e.y)
-                pixels += len(e.y) * math.prod(s.size)
-                operations += self.looks.operations[e.shifts, e.y.shape]
+                p.seen += self.processes * len(e.y)
+                pixels += self.processes * len(e.y) * math.prod(s.size)
+                operations += self.processes * self.looks.operations[e.shifts, e.y.shape]
             self._step()
             steps += 1
             if steps == LOG_EVERY and self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
             now = time.monotonic()
-            seconds = min(now - last, 60.0)  # no more: the machine may have slept
+            seconds = float(mean_of_all(torch.tensor(min(now - last, 60.0))))  # no more: the machine may have slept
             last = now
             shown.update(min(seconds / 60, s.minutes - p.seconds / 60))
             p.seconds += seconds
@@ -237,17 +253,22 @@ class Training:
                         "tflop_per_s": round(operations / (now - logged) / 1e12, 3),
                     }
                 )  # fmt: skip
-                tqdm.write(json.dumps(p.curve[-1]))
+                if not self.rank:
+                    tqdm.write(json.dumps(p.curve[-1]))
                 sums, failed = torch.zeros_like(sums), torch.zeros_like(failed)
                 steps, pixels, operations, logged = 0, 0, 0, now
             if saves:
-                self.save()
                 saved = now
+                if not self.rank:
+                    self.save()
         shown.close()
 
     def _step(self) -> None:
         """One step along the gradient, of norm 1 at most; of one that is not finite nothing is left."""
         grads = [p.grad for p in self.prior.parameters() if p.grad is not None]
+        if self.processes > 1:
+            mean = mean_of_all(torch.cat([grad.flatten() for grad in grads])).split([grad.numel() for grad in grads])
+            torch._foreach_copy_(grads, [part.view_as(grad) for part, grad in zip(mean, grads, strict=True)])
         norm = torch.stack(torch._foreach_norm(grads)).norm()
         for grad in grads:
             grad.nan_to_num_(0, 0, 0)
