@@ -31,7 +31,7 @@ from cassi.settings import PathLike
 
 # Shipped weights by what they may be used for (MODEL_CARD.md), and the SHA-256 of KIND.safetensors.
 KINDS = {
-    "free": "9c75b13625826c6d4af3de08a89d90c0bb0c4a235313a519f0dc233cecac1f17",
+    "free": "f172d679d3cc1caa0d09de7d79f3223319f29c216969c4c969338bd5e11497b3",
     "research": "71312c9a0710c966f165b95f53c03a6955e9f781224590278b4a37fc62bd8e2c",
 }
 USES = {"free": "free for any use", "research": "for research only"}
