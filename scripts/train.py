@@ -95,6 +95,7 @@ def checked_size(args: argparse.Namespace) -> tuple[int, int]:
 def main(arguments: list[str] | None = None) -> int:
     args = parse(arguments)
     sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1])]
+    import torch
     import torch.distributed as dist
     from training.cameras import read_camera
     from training.evaluate import evaluate, table
@@ -105,10 +106,10 @@ def main(arguments: list[str] | None = None) -> int:
     from cassi.priors.learned import DEFAULT, load_prior
 
     try:
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # of torchrun
-            dist.init_process_group()
-            args.device = f"cuda:{os.environ['LOCAL_RANK']}" if args.device == "cuda" else args.device
         device = pick_device(args.device)
+        if dist.is_torchelastic_launched():  # by torchrun
+            dist.init_process_group()
+            device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if device.type == "cuda" else device
         args.device, on_gpu = str(device), device.type == "cuda"
         args.scenes = (32 if on_gpu else 4) if args.scenes is None else args.scenes
         args.non_local = (0.0 if on_gpu else 0.8) if args.non_local is None else args.non_local

@@ -159,6 +159,13 @@ def test_a_run_uses_no_other_weights_than_its_own(monkeypatch, given, how, expec
     assert used == {expected}
 
 
+def test_free_weights_have_limits_of_their_own(monkeypatch, given, true):
+    m = Measurement(y=capture(true, 1).numpy(), mask=given, shifts=SHIFTS)
+    monkeypatch.setattr("cassi.calibration.captures.FREE", -1.0)
+    accepted = [find_camera(m, weights=weights).mask_error.accepted for weights in ("free", "research", None)]
+    assert accepted == [False, True, True]
+
+
 def test_bands_far_apart_leave_pixels_to_look_at():
     """Of a window narrower than they are apart no pixel is seen by all bands alone."""
     shifts = tuple(range(0, 160, 20))

@@ -135,7 +135,8 @@ def test_a_file_named_like_shipped_weights_is_not_taken_for_them(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     Path("free").write_bytes(packed(stirred(SMALL)))
     assert load_prior("./free").source == "./free" and load_prior("./free").size == SMALL
-    assert load_prior("free").source == content_of(Settings(weights="free"))["weights"] == "free"
+    assert load_prior("free").source == "free" and content_of(Settings(weights="free"))["weights"] == KINDS["free"]
+    assert content_of(Settings())["weights"] == KINDS["research"]
     for other in (content_of(Settings(weights="./free"))["weights"], content_of({"mask": "free"})["mask"]):
         assert other["sha256"] == hashlib.sha256(Path("free").read_bytes()).hexdigest()
 

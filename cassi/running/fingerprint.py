@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cassi.files.atomic import file_sha256
 from cassi.kernels.dispatch import pick_device
-from cassi.priors.learned import KINDS, LearnedPrior
+from cassi.priors.learned import DEFAULT, KINDS, LearnedPrior
 from cassi.settings import Settings
 from cassi.version import PROGRAM
 
@@ -92,8 +92,9 @@ def content_of(value: object) -> Any:
     """Plain values for a fingerprint: of files and arrays their hash, of keywords those that are given."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         values = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        named = {"weights"} if isinstance(value, Settings) and value.weights in tuple(KINDS) else set()  # no file
-        return {name: one if name in named else content_of(one) for name, one in values.items()}
+        if isinstance(value, Settings) and value.weights in (None, *KINDS):  # no file: shipped ones change, too
+            return content_of({**values, "weights": KINDS[str(value.weights or DEFAULT)]})
+        return {name: content_of(one) for name, one in values.items()}
     if isinstance(value, Mapping):
         return {key: content_of(one) for key, one in sorted(value.items()) if one is not None}
     if isinstance(value, str | os.PathLike) and os.path.isfile(value):
