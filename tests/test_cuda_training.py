@@ -10,7 +10,7 @@ from torch import Tensor
 from training.cameras import AnyCamera
 from training.chance import Chance
 from training.examples import Examples, draw_examples
-from training.looks import Looks, add_gradient
+from training.looks import Look, Looks, add_gradient, quick
 from training.loop import new_prior
 from training.scenes import Pictures, Scenes
 
@@ -36,7 +36,8 @@ def test_a_step_of_a_training_waits_for_nothing(monkeypatch):
         e = e.with_tensors([t.to(device) for t in e.tensors])
         camera = e.camera.absolute()
         waits = ledger and ledger.waits.copy()
-        errors = add_gradient(prior, camera, e, 1.0, 6)
+        look = Look(e, *quick(camera, e, 6))
+        errors, _ = add_gradient(prior, camera, look, 1.0)
         assert ledger is None or ledger.waits == waits, ledger.told()
         return errors.cpu()
 
@@ -57,10 +58,12 @@ def test_recorded_looks_are_the_eager_ones():
     looks = Looks(prior, 0.5, 12)
     for seed in (*range(5), *range(3)):  # of five layouts, in turn
         e = example(seed, "cuda")
-        errors = looks(e)
+        look = looks.first(e)
+        torch.testing.assert_close((look.z, look.variance), quick(e.camera, e, 12), rtol=1e-3, atol=1e-3)
+        errors, _ = looks(look)
         grads = [p.grad.clone() for p in prior.parameters()]
         torch._foreach_zero_([p.grad for p in prior.parameters()])
-        torch.testing.assert_close(errors, add_gradient(prior, e.camera, e, 0.5, 12), rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(errors, add_gradient(prior, e.camera, look, 0.5)[0], rtol=1e-3, atol=1e-3)
         for p, grad in zip(prior.parameters(), grads, strict=True):
             assert float((p.grad - grad).norm()) <= 0.05 * float(p.grad.norm()) + 1e-6
             p.grad.zero_()

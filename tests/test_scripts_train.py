@@ -24,7 +24,7 @@ from training.cameras import AnyCamera, OneCamera, blurred, drawn_mask, load_mas
 from training.chance import Chance
 from training.evaluate import Score, evaluate, table
 from training.examples import draw_examples, in_bands
-from training.looks import Looks, continued, loss, stage_errors
+from training.looks import Look, Looks, continued, loss, quick, stage_errors
 from training.loop import Settings, Training, new_prior, optimizers
 from training.scenes import WAVELENGTHS, Pictures, load_scenes, read_cubes, sensitivities
 
@@ -178,36 +178,65 @@ def test_a_wrong_mask_is_wrong_by_2_to_15_percent_in_all_bands_alike():
 def test_the_gradient_is_that_of_the_loss(data):
     e, prior = drawn(data, 1), new_prior(SMALL, 0)
     looks = Looks(prior, 0.5, 12)
-    errors = looks(e)
+    look = looks.first(e)
+    errors, z = looks(look)
     assert errors.shape == (4,) and looks.operations[e.shifts, e.y.shape] > 1e6
-    by_hand = torch.autograd.grad(0.5 * loss(stage_errors(prior, e.camera, e, 12)), prior.parameters())
+    assert float(errors[-1]) == pytest.approx(float(error(synthesise(z, e.basis), e.truth)), abs=1e-4)
+    by_hand = torch.autograd.grad(0.5 * loss(stage_errors(prior, e.camera, look)[0]), prior.parameters())
     for p, expected in zip(prior.parameters(), by_hand, strict=True):
         torch.testing.assert_close(p.grad, expected, rtol=1e-4, atol=1e-6)
     given = torch.where(e.known > 0, e.variance, torch.nan)
     z, _ = quick_start(e.camera, e.y, e.basis, e.seen, num_iters=12, variance=given)
     start, truth = synthesise(z, e.basis), torch.einsum("kc,kd,ndhw->nchw", e.basis, e.basis, e.truth)
     for share in (0.0, 0.5, 1.0):
-        mixed = replace(e, better=torch.full_like(e.better, share))
+        mixed = replace(look, examples=replace(e, better=torch.full_like(e.better, share)))
         expected = float(error(start + share * (truth - start), e.truth))
-        assert float(stage_errors(prior, e.camera, mixed, 12)[0]) == pytest.approx(expected, abs=1e-3)
+        assert float(stage_errors(prior, e.camera, mixed)[0][0]) == pytest.approx(expected, abs=1e-3)
     weights, given = torch.tensor([0.0, 0.125, 0.5, 1.0]) / 1.625, torch.tensor([9.0, 1.0, 2.0, 3.0])
     assert float(loss(given)) == pytest.approx(float(weights @ given))
 
 
 def test_a_start_is_continued_as_in_the_default_solver(data):
+    """Side by side: what is matched across the border between two scenes is little."""
     e = draw_examples(chance(1), scenes(data), AnyCamera([]), 2, (24, 48), SMALL.components, non_local=1.0)
     assert e.non_local is not None
     e = replace(e, known=torch.ones_like(e.known), non_local=(1.0, 6))
     z, variance = quick_start(e.camera, e.y, e.basis, e.seen, num_iters=12, variance=e.variance)
     A, y, level = e.camera.leave_out(e.seen > 0), e.y * e.seen, object_levels(e.camera, e.y)
-    found = continued(A, y, e.basis, z, variance, level.view(-1, 1, 1, 1), *e.non_local)
+    found = Looks(new_prior(SMALL, 0), 1.0, 12).first(e)
     for n in range(2):
         run = SubspaceState(z[n], torch.zeros_like(y[n]), None, z.new_zeros((2, *z[n].shape)))
         problem = Problem(e.basis, variance[n], brightness=float(level[n]))
         expected = NonLocal(*e.non_local).run(A, y[n], problem, State(y[n], run), Watch()).x
-        torch.testing.assert_close(synthesise(found[n], e.basis), expected, rtol=1e-3, atol=1e-4)
-    first = stage_errors(new_prior(SMALL, 0), e.camera, e, 12)[0]
-    assert float(first) == pytest.approx(float(error(synthesise(found, e.basis), e.truth)), abs=1e-3)
+        alone = continued(
+            A, y[n : n + 1], e.basis, z[n : n + 1], variance[n : n + 1], level[n].view(-1, 1, 1, 1), 1.0, 6
+        )
+        torch.testing.assert_close(synthesise(alone[0], e.basis), expected, rtol=1e-3, atol=1e-4)
+        change = (synthesise(found.z[n], e.basis) - expected).norm() / (expected - synthesise(z[n], e.basis)).norm()
+        assert float(change) < 0.5
+
+
+def test_examples_are_looked_at_three_times_and_later_in_turns(data, monkeypatch):
+    """Of each turn the start is the cube of the one before, continued by a non-local prior half as strong."""
+    monkeypatch.setattr("training.looks.STOCK", 4)
+    prior, random, strengths, drawn_so_far = new_prior(SMALL, 0), chance(3), [], []
+    looks = Looks(prior, 1.0, 6)
+
+    def draw():
+        e = draw_examples(chance(len(drawn_so_far)), scenes(data), AnyCamera([]), 1, (16, 24), SMALL.components, 1.0)
+        drawn_so_far.append(replace(e, non_local=(1.0, 2)))
+        return drawn_so_far[-1]
+
+    for _ in range(60):
+        looks.next(random, draw)
+        strengths += [look.strength for look in looks.stock]
+    assert 15 <= len(drawn_so_far) <= 33 and len(looks.stock) == 4
+    assert set(strengths) == {1.0, 0.5, 0.25}
+    look = replace(looks.stock[0], strength=1.0)
+    _, z = looks(look)
+    z[0, 0, 0, 0] = torch.nan
+    again = look.again(z)
+    torch.testing.assert_close(again.z, replace(look, z=torch.where(z.isnan(), look.z, z)).continued(0.5, 8).z)
 
 
 @pytest.fixture
@@ -305,8 +334,9 @@ def test_a_training_gains_and_resumes_from_its_checkpoint(data, tmp_path, monkey
     settings = Settings(data, tmp_path, 0.8, rate=4e-3, size=(16, 24), start_iters=9, scenes=2, limit=2)
 
     def test_error(prior) -> float:
-        prior = copy.deepcopy(prior).train()
-        return sum(float(stage_errors(prior, (e := drawn(data, seed)).camera, e, 9)[-1].detach()) for seed in range(3))
+        prior, examples = copy.deepcopy(prior).train(), (drawn(data, seed) for seed in range(3))
+        looks = (Look(e, *quick(e.camera, e, 9)) for e in examples)
+        return sum(float(stage_errors(prior, look.camera, look)[0][-1].detach()) for look in looks)
 
     run = Training(settings)
     before = test_error(run.prior)

@@ -1,9 +1,13 @@
-"""One look: start, network, how far each of its stages is from the truth, and the gradient of that."""
+"""One look: a start, the network, how far each of its stages is from the truth, and the gradient of that."""
 
 from __future__ import annotations
 
+import math
 import warnings
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -18,25 +22,80 @@ from cassi.priors.spectral_basis import analyse, coefficient_weights, synthesise
 from cassi.solvers.quick_start import quick_start
 from cassi.solvers.subspace_tv import MAX_MOMENTUM, SubspaceState, subspace_tv
 from cassi.solvers.unrolled import corrections, error
+from training.chance import Chance
 from training.examples import Examples
 
 EARLIER = 0.5  # weight of the error after the last but one of the stages; the one of the final cube is 1
+STOCK = 24  # looks that are kept for others at the same examples
+NEW = 1 / 3  # share of looks that are at new examples
+AGAIN = 1 / 3  # share of looks after which the non-local prior continues the cube of the network for another
+ITERS_AGAIN, LEAST_STRENGTH = 8, 0.25  # of that prior, which is half as strong as before
 
 
-def stage_errors(prior: LearnedPrior, camera: CASSI, e: Examples, start_iters: int) -> Tensor:
-    """The error [dB] of the start, of each stage and of the final cube, (T + 2,)."""
+@dataclass(frozen=True, eq=False)
+class Look:
+    """Examples and what the network is given of them.
+
+    Attributes:
+        examples: N scenes through one camera.
+        z: coefficient images of a first cube (N, K, H, W).
+        variance: of the snapshots, as it is given or was estimated, like y.
+        strength: of the non-local prior that z comes from; 0 for none.
+    """
+
+    examples: Examples
+    z: Tensor
+    variance: Tensor
+    strength: float = 0.0
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [*self.examples.tensors, self.z, self.variance]
+
+    def with_tensors(self, tensors: list[Tensor]) -> Look:
+        """The same layout of other `tensors`."""
+        return Look(self.examples.with_tensors(tensors[:-2]), *tensors[-2:], self.strength)
+
+    @property
+    def camera(self) -> CASSI:
+        """A new one each time."""
+        return self.examples.camera
+
+    def continued(self, strength: float, num_iters: int) -> Look:
+        """The same after some iterations with a non-local prior, as in the default solver."""
+        e, A = self.examples, self.camera
+        level = object_levels(A, e.y).view(-1, 1, 1, 1)
+        z = continued(A.leave_out(e.seen > 0), e.y * e.seen, e.basis, self.z, self.variance, level, strength, num_iters)
+        return replace(self, z=z, strength=strength)
+
+    def again(self, z: Tensor) -> Look:
+        """The next turn of a chain, from z of the cube that a network made of this one."""
+        weaker = max(self.strength / 2, LEAST_STRENGTH)
+        return replace(self, z=torch.where(z.isfinite(), z, self.z)).continued(weaker, ITERS_AGAIN)
+
+
+G = TypeVar("G", Examples, Look)
+Pair = tuple[Tensor, Tensor]
+
+
+def quick(camera: CASSI, e: Examples, start_iters: int) -> Pair:
+    """`quick_start`, with the variance where the solver is given it."""
     with torch.no_grad():
-        nan = torch.full_like(e.variance, torch.nan)
-        given = torch.where(e.known > 0, e.variance, nan)
-        z, variance = quick_start(camera, e.y, e.basis, e.seen, num_iters=start_iters, variance=given)
+        given = torch.where(e.known > 0, e.variance, torch.full_like(e.variance, torch.nan))
+        return quick_start(camera, e.y, e.basis, e.seen, num_iters=start_iters, variance=given)
+
+
+def stage_errors(prior: LearnedPrior, camera: CASSI, look: Look) -> Pair:
+    """The error [dB] of the start, of each stage and of the final cube, (T + 2,), and z of that cube.
+
+    Some of the truth is mixed into some starts: they may be as good as the last of a long chain of solvers.
+    """
+    e = look.examples
+    with torch.no_grad():
         train, level = camera.leave_out(e.seen > 0), object_levels(camera, e.y).view(-1, 1, 1, 1)
-        if e.non_local is None:
-            z = torch.lerp(z, analyse(e.truth, e.basis), e.better)
-        else:
-            z = continued(train, e.y * e.seen, e.basis, z, variance, level, *e.non_local)
-        first = error(synthesise(z, e.basis), e.truth)
-    found = corrections(train, e.y * e.seen, e.basis, prior, z, variance, level)
-    return torch.stack([first, *(error(synthesise(z, e.basis), e.truth) for z in found)])
+        start = torch.lerp(look.z, analyse(e.truth, e.basis), e.better)
+    cubes = [start, *corrections(train, e.y * e.seen, e.basis, prior, start, look.variance, level)]
+    return torch.stack([error(synthesise(z, e.basis), e.truth) for z in cubes]), cubes[-1].detach()
 
 
 def continued(
@@ -46,12 +105,30 @@ def continued(
     unit, z = level[..., 0], (z / level).contiguous()
     y, variance = y / unit, variance / unit.square()
     state = SubspaceState(z, torch.zeros_like(y), None, z.new_zeros((2, *z.shape)))
-    denoise = NonlocalDenoiser(strength * coefficient_weights(len(B), z.device), patch=PATCH, stride=STRIDE)
-    _, state = subspace_tv(
-        A, y, B, variance=variance, tv_weight=1.0, num_iters=num_iters, state=state, denoise=denoise,
-        momentum=MAX_MOMENTUM, records=False,
-    )  # fmt: skip
+    sigma = strength * coefficient_weights(len(B), z.device)
+    with torch.no_grad():
+        _, state = subspace_tv(
+            A, y, B, variance=variance, tv_weight=1.0, num_iters=num_iters, state=state,
+            denoise=SideBySide(NonlocalDenoiser(sigma, patch=PATCH, stride=STRIDE)), momentum=MAX_MOMENTUM,
+            records=False,
+        )  # fmt: skip
     return state.z * level
+
+
+class SideBySide:
+    """A denoiser of stacks (K, H, W) for a batch (N, K, H, W) of them, side by side in one large stack.
+
+    For a GPU that is one task instead of N. A patch may be matched across a border between two.
+    """
+
+    def __init__(self, denoise: NonlocalDenoiser) -> None:
+        self.denoise = denoise
+
+    def __call__(self, z: Tensor, k: int) -> Tensor:
+        N, K, H, W = z.shape
+        rows = next(n for n in range(math.isqrt(N), 0, -1) if N % n == 0)
+        large = z.view(rows, -1, K, H, W).permute(2, 0, 3, 1, 4).reshape(K, rows * H, -1)
+        return self.denoise(large, k).view(K, rows, H, -1, W).permute(1, 3, 0, 2, 4).reshape(z.shape)
 
 
 def loss(errors: Tensor, *, all_stages: bool = True) -> Tensor:
@@ -64,21 +141,21 @@ def loss(errors: Tensor, *, all_stages: bool = True) -> Tensor:
     return ((weights * errors[1:-1]).sum() + errors[-1]) / (weights.sum() + 1)
 
 
-def add_gradient(prior: LearnedPrior, camera: CASSI, e: Examples, share: float, start_iters: int) -> Tensor:
-    """Add `share` of the gradient of `loss` to that of the prior; returns `stage_errors`."""
-    errors = stage_errors(prior, camera, e, start_iters)
+def add_gradient(prior: LearnedPrior, camera: CASSI, look: Look, share: float) -> Pair:
+    """Add `share` of the gradient of `loss` to that of the prior; returns what `stage_errors` does."""
+    errors, z = stage_errors(prior, camera, look)
     parameters = list(prior.parameters())
     grads = [p.grad for p in parameters if p.grad is not None]
     torch._foreach_add_(grads, torch.autograd.grad(loss(errors), parameters), alpha=share)
-    return errors.detach()
+    return errors.detach(), z
 
 
 class Looks:
-    """`add_gradient` of examples.
+    """Looks at examples, and `add_gradient` of them.
 
-    On a GPU it is thousands of launches, which take several times as long as what they compute: for each layout of
-    examples (shifts and sizes) they are recorded once, as a CUDA graph, and played again with others copied into its
-    tensors. Where that fails, eager torch goes on.
+    On a GPU starts and gradients are thousands of launches, which take several times as long as what they compute: for
+    each layout of examples (shifts and sizes) they are recorded once, as CUDA graphs, and played again with others
+    copied into their tensors. Where that fails, eager torch goes on.
 
     Args:
         prior: whose gradient is added to; that stays where it is.
@@ -87,6 +164,7 @@ class Looks:
 
     Attributes:
         operations: of the network and the data steps in a look at a layout, counted as it is first seen.
+        stock: looks that can be taken again.
     """
 
     def __init__(self, prior: LearnedPrior, share: float, start_iters: int) -> None:
@@ -97,57 +175,90 @@ class Looks:
         self.operations: dict[object, int] = {}
         on_gpu = prior.log_tau.is_cuda
         self.memory = torch.cuda.graph_pool_handle() if on_gpu else None  # of all graphs: one plays at a time
+        self.stock: list[Look] = []
 
-    def __call__(self, e: Examples) -> Tensor:
-        """The errors of `add_gradient`."""
-        layout = e.shifts, e.y.shape
+    def next(self, chance: Chance, draw: Callable[[], Examples]) -> tuple[Examples, Tensor]:
+        """Look at new examples, or at some that were looked at before, and return them and their errors.
+
+        An example is looked at three times on average, as its start costs as much as a gradient. After some looks the
+        next one at the same examples begins with what the network made of them, continued by the non-local prior, as
+        in later turns of the default solver: a network that never saw so good a start makes it worse.
+        """
+        if len(self.stock) < STOCK or chance.happens(NEW):
+            place = len(self.stock) if len(self.stock) < STOCK else int(chance.rng.integers(STOCK))
+            self.stock[place : place + 1] = [self.first(draw())]
+        else:
+            place = int(chance.rng.integers(STOCK))
+        look = self.stock[place]
+        errors, z = self(look)
+        if look.strength and chance.happens(AGAIN):
+            self.stock[place] = look.again(z)
+        return look.examples, errors
+
+    def first(self, e: Examples) -> Look:
+        """At new examples: from a quick start, which the non-local prior may continue."""
+        compute = partial(quick, start_iters=self.start_iters)
+        look = Look(e, *self._found(("start", *_layout(e)), e, compute, compute))
+        return look if e.non_local is None else look.continued(*e.non_local)
+
+    def __call__(self, look: Look) -> Pair:
+        """What `add_gradient` returns."""
+        layout = _layout(look.examples)
+        rehearsed = partial(add_gradient, self.prior, share=0.0)
         if layout not in self.operations:
             with FlopCounterMode(display=False) as counter:
-                add_gradient(self.prior, e.camera, e, 0.0, self.start_iters)
+                rehearsed(look.camera, look)
             self.operations[layout] = counter.get_total_flops()
-        recordable = e.non_local is None  # that prior chooses its filters on the host
-        if self.memory is not None and recordable and layout not in self.recorded:
-            self.recorded[layout] = self._record(e, self.memory)
-        graph = self.recorded.get(layout) if recordable else None
-        if graph is None:
-            return add_gradient(self.prior, e.camera, e, self.share, self.start_iters)
-        return graph.play(e)
+        return self._found(layout, look, partial(add_gradient, self.prior, share=self.share), rehearsed)
 
-    def _record(self, e: Examples, memory: tuple[int, int]) -> Recorded | None:
-        try:
-            return Recorded(self.prior, e, self.share, self.start_iters, memory)
-        except RuntimeError as error:
-            warnings.warn(f"no CUDA graph of {len(e.shifts)} bands, eager torch goes on: {error}", stacklevel=3)
-            return None
+    def _found(
+        self, key: object, given: G, compute: Callable[[CASSI, G], Pair], rehearsal: Callable[[CASSI, G], Pair]
+    ) -> Pair:
+        """`compute` of the camera and what is given, recorded where there is a GPU."""
+        if self.memory is not None and key not in self.recorded:
+            try:
+                self.recorded[key] = Recorded(given, compute, rehearsal, self.memory)
+            except RuntimeError as error:
+                warnings.warn(f"no CUDA graph of {key}, eager torch goes on: {error}", stacklevel=4)
+                self.recorded[key] = None
+        graph = self.recorded.get(key)
+        return compute(given.camera, given) if graph is None else graph.play(given.tensors)
 
 
 class Recorded:
-    """`add_gradient` of one layout of examples as a CUDA graph.
+    """A function of a camera and of examples, or of a look at some, of one layout as a CUDA graph.
 
     Args:
-        e: the first of this layout.
+        given: the first of this layout.
+        compute: what is recorded.
+        rehearsal: the same, computed before, so that kernels are compiled and chosen.
         memory: handle of what the graph computes in.
     """
 
     def __init__(
-        self, prior: LearnedPrior, e: Examples, share: float, start_iters: int, memory: tuple[int, int]
-    ) -> None:
+        self, given: G, compute: Callable[[CASSI, G], Pair], rehearsal: Callable[[CASSI, G], Pair],
+        memory: tuple[int, int],
+    ) -> None:  # fmt: skip
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
-            add_gradient(prior, e.camera, e, 0.0, start_iters)  # kernels are compiled and chosen before recording
+            rehearsal(given.camera, given)
         torch.cuda.current_stream().wait_stream(aside)
-        camera = e.camera  # what was derived of the other one is to be recorded,
+        camera = given.camera  # what was derived of the other one is to be recorded,
         camera.absolute()  # but whether a mask is negative, for which the host waits
-        mine = e.with_tensors([t.clone(memory_format=torch.contiguous_format) for t in e.tensors])
-        self.e = replace(mine, mask=camera.mask)
+        _, *others = given.tensors
+        self.tensors = [camera.mask, *(t.clone(memory_format=torch.contiguous_format) for t in others)]
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph, pool=memory):
-            self.errors = add_gradient(prior, camera, self.e, share, start_iters)
+            self.found = compute(camera, given.with_tensors(self.tensors))
 
-    def play(self, e: Examples) -> Tensor:
-        """Of other examples of the layout."""
-        for mine, new in zip(self.e.tensors, e.tensors, strict=True):
-            mine.copy_(new)
+    def play(self, tensors: list[Tensor]) -> Pair:
+        """Of others of the layout."""
+        torch._foreach_copy_(self.tensors, tensors)
         self.graph.replay()
-        return self.errors.clone()
+        first, second = self.found
+        return first.clone(), second.clone()
+
+
+def _layout(e: Examples) -> tuple[object, ...]:
+    return e.shifts, e.y.shape

@@ -22,7 +22,7 @@ from cassi.files.atomic import replacing
 from cassi.priors.learned import LearnedPrior, Size, load_prior, packed
 from training.cameras import AnyCamera, OneCamera, load_masks, read_camera
 from training.chance import Chance
-from training.examples import draw_examples
+from training.examples import Examples, draw_examples
 from training.looks import Looks
 from training.scenes import Scenes, load_scenes
 
@@ -213,17 +213,18 @@ class Training:
         p, s = self.progress, self.settings
         if p.seconds >= 60 * s.minutes:
             return
-        camera, scenes = s.cameras_to_draw(), self.scenes
+        camera, scenes, components = s.cameras_to_draw(), self.scenes, self.prior.size.components
+
+        def draw() -> Examples:
+            return draw_examples(self.chance, scenes, camera, s.scenes, s.size, components, s.non_local)
+
         shown = tqdm(total=s.minutes, initial=p.seconds / 60, desc="training", disable=not bar, bar_format=BAR)
         saved = last = logged = time.monotonic()
         sums, failed = torch.zeros(self.prior.size.stages + 2, device=self.device), torch.zeros((), device=self.device)
         steps, pixels, operations = 0, 0, 0
         while p.seconds < 60 * s.minutes:
             for _ in range(s.cameras):
-                e = draw_examples(
-                    self.chance, scenes, camera, s.scenes, s.size, self.prior.size.components, s.non_local
-                )
-                errors = self.looks(e)
+                e, errors = self.looks.next(self.chance, draw)
                 finite = errors.isfinite().all()
                 sums += torch.where(finite, errors, 0) / s.cameras
                 failed += ~finite
