@@ -57,8 +57,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--start", type=int, default=40, help="iterations of total variation before it (default 40)")
     parser.add_argument(
         "--non-local", type=float, metavar="SHARE",
-        help="of steps whose first cube the non-local prior continues, as in the default solver (default 0.8; 0 on a "
-        "GPU, which has to wait for it)",
+        default=0.8, help="of new examples whose first cube the non-local prior continues, as in the default solver "
+        "(default 0.8)",
     )  # fmt: skip
     parser.add_argument("--photographs", type=int, metavar="N", help="at most, for a quick try")
     parser.add_argument("--evaluate", action="store_true", help="measure the weights on scenes that are held out")
@@ -112,7 +112,6 @@ def main(arguments: list[str] | None = None) -> int:
             device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if device.type == "cuda" else device
         args.device, on_gpu = str(device), device.type == "cuda"
         args.scenes = (32 if on_gpu else 4) if args.scenes is None else args.scenes
-        args.non_local = (0.0 if on_gpu else 0.8) if args.non_local is None else args.non_local
         args.size = args.size or ("128x128" if on_gpu else "64x96")
         args.size = checked_size(args)
         if args.camera:
