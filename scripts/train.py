@@ -53,7 +53,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="train for this camera alone: one that was saved (reconstruct.py --save-camera), a calibration or a "
         "measurement with its mask; begins with the weights of the program",
     )  # fmt: skip
-    parser.add_argument("--stages", type=int, default=6, help="times the network is applied (default 6)")
+    parser.add_argument("--stages", type=int, default=4, help="times the network is applied in a turn (default 4)")
     parser.add_argument("--start", type=int, default=40, help="iterations of total variation before it (default 40)")
     parser.add_argument(
         "--non-local", type=float, metavar="SHARE",

@@ -158,9 +158,11 @@ def test_best_adapts_where_there_is_a_network(case):
     _, chains = default_stages(case.shot.A, Settings(quality="best", weights=case.problem.learned))
     names = [[type(stage) for stage in chain] for chain in chains]
     assert names[0].count(Learned) == 2 and chains[0][-1] == Adapt(1.0, 75)
-    assert chains[0][:4] == (NonLocal(1.0, 12), Learned(), NonLocal(0.5, 12), Learned())
+    assert chains[0][:4] == (NonLocal(1.0, 12), Learned(), NonLocal(0.5, 12), Learned(turn=1))
     assert chains[1:3] == ((*chains[0][:-1], Mirrored()), chains[0][:-1])
-    assert Adapt(1.0, 75).before == (Tv(200), *chains[0][:3]) and Adapt(1.0, 60).after(None) == chains[0][1:-1]
+    assert Adapt(1.0, 75).before == (Tv(200), *chains[0][:3])
+    later = Learned(turn=2), NonLocal(0.5, 12), Learned(turn=3), chains[0][4]
+    assert Adapt(1.0, 60).after(None) == later
     assert Mirrored().cost == 3 * (200 + cost(chains[2]))
     fast = default_stages(case.shot.A, Settings(quality="fast", weights=case.problem.learned))
     assert fast[0] == Tv(200) and fast[1][0] == (NonLocal(1.0, 12), Learned(), NonLocal(0.25, 56, None))

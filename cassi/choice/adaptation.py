@@ -40,12 +40,14 @@ PIXELS = 1 << 13  # of an example
 
 
 class Example(NamedTuple):
-    """A simulated snapshot (H, W') of a known cube, its variance, the coefficients a network starts from, the truth."""
+    """A simulated snapshot (H, W') of a known cube, its variance, the coefficients a network starts from in which turn,
+    and the truth."""
 
     y: Tensor
     variance: Tensor
     start: Tensor
     truth: Tensor
+    turn: int = 0
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class Adapt(Stage):
 
     def after(self, noise: float | None) -> tuple[Stage, ...]:
         """The stages that follow with the trained network; noise counts as it did in the cube it was trained on."""
-        return alternating_stages(self.sigma, noise)[1:]
+        return alternating_stages(self.sigma, noise, turn=2)[1:]
 
     def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
         if problem.learned is None or state is None:
@@ -108,7 +110,9 @@ class Adapt(Stage):
         with torch.enable_grad():
             for step in range(self.num_steps):
                 a, e = _random_strip(A, examples[step % len(examples)], generator)
-                _, z = unrolled(a, e.y[None], B, prior, e.start[None], variance=e.variance[None], level=level)
+                _, z = unrolled(
+                    a, e.y[None], B, prior, e.start[None], variance=e.variance[None], level=level, turn=e.turn
+                )
                 error(synthesise(z, B), e.truth[None]).backward()  # type: ignore[no-untyped-call]
                 torch.nn.utils.clip_grad_norm_(prior.parameters(), 1.0)
                 adam.step(RATE * min(1, (step + 1) / WARMUP_STEPS) * (1 - step / self.num_steps))
@@ -151,11 +155,11 @@ class Adam:
                 w.grad = None
 
 
-def make_example(x: Tensor, A: Camera, y: Tensor, variance: Tensor, truth: Tensor, B: Tensor) -> Example:
+def make_example(x: Tensor, A: Camera, y: Tensor, variance: Tensor, truth: Tensor, B: Tensor, turn: int = 0) -> Example:
     """An example that starts from a cube x, without the part outside the network's basis, which it leaves unchanged."""
     start = analyse(x, B)
     rest = x - synthesise(start, B)
-    return Example(y - A.forward(rest), variance, start, truth - rest)
+    return Example(y - A.forward(rest), variance, start, truth - rest, turn)
 
 
 def shift_over_mask(t: Tensor, s: int, *, back: bool = False) -> Tensor:
@@ -187,12 +191,12 @@ def _simulate_snapshots(
             Watch(lambda record, z: should_stop(), deadline=watch.deadline),
         )
         state: State | None = None
-        for stage, following in zip(stages, (*stages[1:], Learned()), strict=True):
+        for stage, following in zip(stages, (*stages[1:], Learned(turn=1)), strict=True):
             state = stage.run(A, snapshot, here, state, inner)
             if watch.spend(stage.cost) or watch.over:
                 return
-            if following.needs_network:
-                yield make_example(state.x, A, snapshot, shifted, truth, B)
+            if isinstance(following, Learned):
+                yield make_example(state.x, A, snapshot, shifted, truth, B, following.turn)
 
 
 def _random_strip(A: Camera, e: Example, generator: torch.Generator) -> tuple[Camera, Example]:
@@ -207,4 +211,4 @@ def _random_strip(A: Camera, e: Example, generator: torch.Generator) -> tuple[Ca
         first = int(torch.randint(height - count + 1, (1,), generator=generator))
         rows = slice(first, first + count)
     a, y = crop(A, e.y, rows, slice(0, width))
-    return a, Example(y, e.variance[..., rows, :], e.start[..., rows, :], e.truth[..., rows, :])
+    return a, Example(y, e.variance[..., rows, :], e.start[..., rows, :], e.truth[..., rows, :], e.turn)

@@ -39,7 +39,7 @@ def from_list(values: Sequence[Sequence[Any]]) -> Chain:
 
     Example:
         >>> from_list([["tv", 200], ["learned"]])
-        (Tv(num_iters=200), Learned())
+        (Tv(num_iters=200), Learned(turn=0))
     """
     return tuple(STAGES[key](*numbers) for key, *numbers in values)
 

@@ -2,7 +2,7 @@
 
 Tv(n)             n iterations of subspace TV: separates bands and pixels that the snapshot mixes
 NonLocal(s, n, c) n more with a non-local prior in place of TV, noise counted c times: keeps what repeats in the scene
-Learned()         a network unrolled through the camera, started from there: trained on scenes
+Learned(t)        a network unrolled through the camera, started from there, for time t: trained on scenes
 """
 
 from __future__ import annotations
@@ -364,12 +364,21 @@ class Learned(Stage):
     """A network unrolled through the camera (`cassi.solvers.unrolled`).
 
     The part of the cube outside the span of its smooth basis is left unchanged.
+
+    Attributes:
+        turn: how many networks the cube so far comes from.
     """
+
+    turn: int = 0
 
     key, name, words = "learned", "learned", "a learned prior"
     needs_network = per_frame = together = True
     STAGE = 30.0  # cost
     cost = Size.stages * STAGE
+
+    def __post_init__(self) -> None:
+        if self.turn:
+            check_count("turn", self.turn)
 
     def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
         if problem.learned is None or state is None:
@@ -381,7 +390,7 @@ class Learned(Stage):
         variance = torch.as_tensor(problem.variance, dtype=y.dtype, device=y.device).expand(y.shape)
         with torch.no_grad():
             result, _ = unrolled(
-                A, y - A.forward(rest), B, prior, start, variance=variance, level=problem.level(A, y),
+                A, y - A.forward(rest), B, prior, start, variance=variance, level=problem.level(A, y), turn=self.turn,
                 monitor=watch.stage_monitor(state.history, self.STAGE), steps=problem.steps(A, B, prior),
             )  # fmt: skip
         x = result.x + rest
@@ -389,11 +398,11 @@ class Learned(Stage):
         return state.followed_by(replace(result, x=x), run, self)
 
 
-def alternating_stages(strength: float, noise: float | None = None) -> tuple[Stage, ...]:
+def alternating_stages(strength: float, noise: float | None = None, turn: int = 0) -> tuple[Stage, ...]:
     """The non-local prior, each time half as strong, and the network in alternation: each starts from a better cube.
 
     On ten CAVE cubes strengths of 1, 1/2 and 1/4 are 0.06 dB better at 10,000 electrons and 0.18 dB at 1,000 than 1/2,
     1/4 and 1/4; without noise, and on five of KAIST, equally good.
     """
     first, second = NonLocal(strength, SHORT_ITERS), NonLocal(strength / 2, SHORT_ITERS)
-    return first, Learned(), second, Learned(), NonLocal(second.sigma / 2, LONG_ITERS, noise)
+    return first, Learned(turn), second, Learned(turn + 1), NonLocal(second.sigma / 2, LONG_ITERS, noise)

@@ -55,6 +55,7 @@ class Size:
     far_width: int = 128  # at an eighth of it
     far_blocks: int = 3
     light: int = 0  # 1 if the mean of each coefficient image, the light of the scene, is another input
+    turns: int = 1  # in which it was trained: later ones start from better cubes
 
 
 class ResidualBlock(nn.Module):
@@ -75,14 +76,14 @@ class ResidualBlock(nn.Module):
 class CorrectionNet(nn.Module):
     """A three-scale residual network on images (N, inputs + memory, H, W) -> (N, outputs + memory, H, W).
 
-    All stages share the weights, except for a bias of the first layer that depends on the stage.
+    All stages of all turns share the weights, except for a bias of the first layer that depends on the stage.
     """
 
     def __init__(self, inputs: int, outputs: int, size: Size) -> None:
         super().__init__()
         width, deep, far = size.width, size.deep_width, size.far_width
         self.enter = nn.Conv2d(4 * (inputs + size.memory), width, 3, padding=1)
-        self.stage_bias = nn.Parameter(torch.zeros(size.stages, width))
+        self.stage_bias = nn.Parameter(torch.zeros(size.turns * size.stages, width))
         self.light = nn.Linear(size.components, width, bias=False) if size.light else None
         self.fine_in = nn.Sequential(*(ResidualBlock(width) for _ in range(size.blocks)))
         self.down = nn.Conv2d(width, deep, 2, stride=2)
@@ -124,8 +125,9 @@ class LearnedPrior(nn.Module):
         size: see `Size`.
 
     Attributes:
-        log_tau: (stages + 1, K) logarithm of the expected error of coefficient k, in units of s_k, at each data step.
-        log_floor: (stages + 1,) logarithm of the variance due to errors of camera models, in units of
+        log_tau: (turns (stages + 1), K) logarithm of the expected error of coefficient k, in units of s_k, at each data
+            step.
+        log_floor: (turns (stages + 1),) logarithm of the variance due to errors of camera models, in units of
             L^2 diag(Phi Phi^T).
         source: shipped weights or file that it was read from.
         coarse: whether convolutions on a CPU are in bfloat16 where that is faster, as in training: cubes change by less
@@ -138,10 +140,10 @@ class LearnedPrior(nn.Module):
         super().__init__()
         self.size = Size() if size is None else size
         self._copies: dict[torch.device, LearnedPrior] = {}
-        components, stages = self.size.components, self.size.stages
+        components, steps = self.size.components, self.size.turns * (self.size.stages + 1)
         self.net = CorrectionNet(2 * components + _NUM_MAPS, 2 * components, self.size)
-        self.log_tau = nn.Parameter(torch.full((stages + 1, components), math.log(0.1)))
-        self.log_floor = nn.Parameter(torch.full((stages + 1,), math.log(3e-4)))
+        self.log_tau = nn.Parameter(torch.full((steps, components), math.log(0.1)))
+        self.log_floor = nn.Parameter(torch.full((steps,), math.log(3e-4)))
 
     @property
     def weights(self) -> str:
@@ -158,6 +160,20 @@ class LearnedPrior(nn.Module):
             self._copies[device] = copy.deepcopy(self).to(device)
         return self._copies[device]
 
+    def of_turn(self, turn: int | Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """log_tau (T + 1, K) and log_floor (T + 1,) of a turn, a number or a tensor (1,), and its stages (T,).
+
+        Turns after the last that it was trained in are like that one.
+        """
+        T, last, device = self.size.stages, self.size.turns - 1, self.log_tau.device
+        if isinstance(turn, Tensor):
+            each, turn = torch.arange(T + 1, device=device), turn.clamp(max=last)
+            steps = turn * (T + 1) + each
+            return self.log_tau.index_select(0, steps), self.log_floor.index_select(0, steps), turn * T + each[:-1]
+        turn = min(turn, last)
+        steps, stages = (slice(turn * n, (turn + 1) * n) for n in (T + 1, T))
+        return self.log_tau[steps], self.log_floor[steps], torch.arange(stages.start, stages.stop, device=device)
+
     def spread(self) -> Tensor:
         """(k + 1)^-1.4, the usual standard deviation of coefficient k relative to L sqrt(C); (K,) float32."""
         return torch.arange(1, self.size.components + 1, device=self.log_tau.device, dtype=torch.float32) ** -1.4
@@ -172,7 +188,7 @@ class LearnedPrior(nn.Module):
             z, d: (N, K', H, W), K' <= K, in units of s.
             seen, noise: (N, 1, H, W).
             memory: of the previous call, (N, memory, H, W); None at first.
-            stage: 0 .. T - 1, the number of previous corrections, or that as a tensor (1,).
+            stage: its number as `of_turn` gives it, or that as a tensor (1,).
             light: (N, K'), the mean of each image of the start, in units of s; used only by some networks.
 
         Returns:
@@ -220,7 +236,7 @@ def load_prior(source: PathLike = DEFAULT) -> LearnedPrior:
         raise InputError(f"{name}: is empty, expected the weights that scripts/train.py writes; copy the file again")
     try:
         with safe_open(name, framework="pt") as file:
-            fields = {"light": "0"} | (file.metadata() or {})  # older weights lack this field
+            fields = {"light": "0", "turns": "1"} | (file.metadata() or {})  # older weights lack these fields
             prior = LearnedPrior(Size(**{field: int(fields[field]) for field in asdict(Size())}))
             state = {key: file.get_tensor(key).float() for key in file.keys()}  # noqa: SIM118
         prior.load_state_dict(state)

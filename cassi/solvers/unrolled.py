@@ -33,6 +33,7 @@ def unrolled(
     variance: Tensor,
     level: float | None = None,
     mask_error: float | None = None,
+    turn: int = 0,
     monitor: Monitor | None = None,
     steps: Steps | None = None,
 ) -> tuple[Result, Tensor]:
@@ -70,6 +71,7 @@ def unrolled(
         start: z (..., K, H, W) of an earlier cube. Not modified.
         variance: sigma^2 of y, like y, >= 0.
         level: L, in units of the cube; `object_level` times sum |y| / sum |Phi| 1 of each snapshot by default.
+        turn: how many networks the start comes from; tau, floor and a bias of the network are those of that turn.
         mask_error: epsilon; 0: the mask is exact; None: as well as the camera knows it (`Camera.mask_error`).
         monitor: as for `cassi.solvers.gap`; it receives z after each of the T stages.
         steps: of this camera, basis and prior, for several calls (`Steps.repeated`).
@@ -94,7 +96,7 @@ def unrolled(
         raise ValueError(f"start must be {(*batch, K, H, W)}, got {tuple(start.shape)}")
     loop = Loop(prior.size.stages, tol=0.0, monitor=monitor, name="learned prior")
     epsilon = A.mask_error if mask_error is None else mask_error
-    *_, z = corrections(A, y, basis.to(y), prior, start, variance, level, loop, steps, epsilon)
+    *_, z = corrections(A, y, basis.to(y), prior, start, variance, level, loop, steps, epsilon, turn)
     return loop.result(synthesise(z, basis)), z
 
 
@@ -111,13 +113,15 @@ def error(x: Tensor, truth: Tensor) -> Tensor:
 def corrections(
     A: Camera, y: Tensor, B: Tensor, prior: LearnedPrior, start: Tensor, variance: Tensor,
     level: Tensor | float | None = None, loop: Loop | None = None, steps: Steps | None = None, mask_error: float = 0.0,
+    turn: int | Tensor = 0,
 ) -> Iterator[Tensor]:  # fmt: skip
     """z of `unrolled` after each of the T stages and after the last data step, without checks.
 
     Without a loop nothing waits for the device, as CUDA graphs require. `level` may be a tensor (..., 1, 1, 1) with one
-    value per snapshot.
+    value per snapshot, `turn` one (1,).
     """
     K, rank, tiny = len(B), len(A.measurement_shape), torch.finfo(y.dtype).tiny
+    log_tau, log_floor, t = prior.of_turn(turn)
     batch = y.shape[: y.ndim - rank]
     D = A.majorizer()
     dark = D <= tiny
@@ -134,9 +138,9 @@ def corrections(
 
     maps = _images(seen[None], batch), _images(n / (n + 0.1), batch)
     light = _images(start / s, batch).mean((-2, -1)) if prior.size.light else None
-    S = (prior.log_tau[:, :K].exp().to(y).view(-1, *(1,) * len(batch), K, 1, 1) * s).square()  # for all data steps
+    S = (log_tau[:, :K].exp().to(y).view(-1, *(1,) * len(batch), K, 1, 1) * s).square()  # for all data steps
     SB = (S[..., 0] * B).detach()
-    floor = prior.log_floor.exp().to(y).view(-1, *(1,) * L_y.ndim) * L_y.square()
+    floor = log_floor.exp().to(y).view(-1, *(1,) * L_y.ndim) * L_y.square()
     N = torch.addcmul(variance, floor, D)
     # diag(Phi B^T S B Phi^T) is about D times the mean variance of a voxel, trace(S) / C
     diagonal = (S.sum(-3) / B.shape[1]).view(-1, *L_y.shape)
@@ -148,7 +152,6 @@ def corrections(
     M = M.reciprocal()  # approximate inverse of the diagonal
 
     steps = steps or Steps.of(A, B, prior)
-    t = torch.arange(prior.size.stages, device=y.device)
     h = y.new_zeros((len(maps[0]), prior.size.memory, *A.cube_shape[1:]))
     z = start.contiguous()  # as kernels want it; that of a batch may not be
     *_, d, _ = steps.data(z, y, S[0], SB[0], N[0], M[0], X)

@@ -14,7 +14,6 @@ from training.cameras import WRONG, AnyCamera, OneCamera, wrong_mask
 from training.chance import Chance
 from training.scenes import WAVELENGTHS, Scenes
 
-BETTER = 0.15  # share of examples whose start is better than the quick one: networks make such worse that never saw one
 STRENGTHS, TURNS = (1.0, 0.5), (6, 12, 18)  # of the non-local prior and its iterations, where it continues a start
 OTHER_LIGHT = 1 / 3  # share of examples under strongly colored light; that of others is nearly white
 HELD_OUT = 0.02  # share of detector pixels that tell the noise, as in the default solver
@@ -31,7 +30,6 @@ class Examples:
         y: (N, H, W'), all pixels.
         variance: of the noise of y, without what a wrong mask adds.
         known: (N, 1, 1), 1 where the solver is given that variance, 0 where it has to estimate one.
-        better: (N, 1, 1, 1), share of the truth that is mixed into the start: it may come from stages of later.
         truth: cubes (N, C, H, W).
         non_local: strength and iterations of the non-local prior that continues the start, or None.
     """
@@ -43,7 +41,6 @@ class Examples:
     y: Tensor
     variance: Tensor
     known: Tensor
-    better: Tensor
     truth: Tensor
     non_local: tuple[float, int] | None = None
 
@@ -54,7 +51,7 @@ class Examples:
 
     @property
     def tensors(self) -> list[Tensor]:
-        return [self.mask, self.seen, self.basis, self.y, self.variance, self.known, self.better, self.truth]
+        return [self.mask, self.seen, self.basis, self.y, self.variance, self.known, self.truth]
 
     def with_tensors(self, tensors: list[Tensor]) -> Examples:
         """The same layout of other `tensors`."""
@@ -83,11 +80,10 @@ def draw_examples(
     y = y + variance.sqrt() * chance.normal(*y.shape)
     seen = (chance.uniform(*y.shape[1:]) >= HELD_OUT).float()
     known = (chance.uniform(count, 1, 1) < 0.1).float()
-    better = chance.flags(BETTER, count) * chance.uniform(count, 1, 1, 1, high=0.8)
     basis = smooth_basis(drawn.wavelengths, components).float().to(chance.device)
     continued = non_local > 0 and chance.happens(non_local)
     turns = (chance.one_of(STRENGTHS), int(chance.one_of(TURNS))) if continued else None
-    return Examples(mask, drawn.shifts, seen, basis, y, variance, known, better, truth, turns)
+    return Examples(mask, drawn.shifts, seen, basis, y, variance, known, truth, turns)
 
 
 def in_bands(chance: Chance, x: Tensor, wavelengths: np.ndarray) -> Tensor:

@@ -18,7 +18,7 @@ from cassi.optics.detector import object_levels
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.learned import LearnedPrior
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
-from cassi.priors.spectral_basis import analyse, coefficient_weights, synthesise
+from cassi.priors.spectral_basis import coefficient_weights, synthesise
 from cassi.solvers.quick_start import quick_start
 from cassi.solvers.subspace_tv import MAX_MOMENTUM, SubspaceState, subspace_tv
 from cassi.solvers.unrolled import corrections, error
@@ -29,6 +29,7 @@ EARLIER = 0.5  # weight of the error after the last but one of the stages; the o
 STOCK = 24  # looks that are kept for others at the same examples
 NEW = 1 / 3  # share of looks that are at new examples
 AGAIN = 1 / 3  # share of looks after which the non-local prior continues the cube of the network for another
+TURNS = 3  # that a network can tell apart; later ones are like the last
 ITERS_AGAIN, LEAST_STRENGTH = 8, 0.25  # of that prior, which is half as strong as before
 
 
@@ -40,21 +41,23 @@ class Look:
         examples: N scenes through one camera.
         z: coefficient images of a first cube (N, K, H, W).
         variance: of the snapshots, as it is given or was estimated, like y.
+        turn: how many networks z comes from, (1,).
         strength: of the non-local prior that z comes from; 0 for none.
     """
 
     examples: Examples
     z: Tensor
     variance: Tensor
+    turn: Tensor
     strength: float = 0.0
 
     @property
     def tensors(self) -> list[Tensor]:
-        return [*self.examples.tensors, self.z, self.variance]
+        return [*self.examples.tensors, self.z, self.variance, self.turn]
 
     def with_tensors(self, tensors: list[Tensor]) -> Look:
         """The same layout of other `tensors`."""
-        return Look(self.examples.with_tensors(tensors[:-2]), *tensors[-2:], self.strength)
+        return Look(self.examples.with_tensors(tensors[:-3]), *tensors[-3:], self.strength)
 
     @property
     def camera(self) -> CASSI:
@@ -71,7 +74,8 @@ class Look:
     def again(self, z: Tensor) -> Look:
         """The next turn of a chain, from z of the cube that a network made of this one."""
         weaker = max(self.strength / 2, LEAST_STRENGTH)
-        return replace(self, z=torch.where(z.isfinite(), z, self.z)).continued(weaker, ITERS_AGAIN)
+        z = torch.where(z.isfinite(), z, self.z)
+        return replace(self, z=z, turn=self.turn + 1).continued(weaker, ITERS_AGAIN)
 
 
 G = TypeVar("G", Examples, Look)
@@ -86,15 +90,12 @@ def quick(camera: CASSI, e: Examples, start_iters: int) -> Pair:
 
 
 def stage_errors(prior: LearnedPrior, camera: CASSI, look: Look) -> Pair:
-    """The error [dB] of the start, of each stage and of the final cube, (T + 2,), and z of that cube.
-
-    Some of the truth is mixed into some starts: they may be as good as the last of a long chain of solvers.
-    """
+    """The error [dB] of the start, of each stage and of the final cube, (T + 2,), and z of that cube."""
     e = look.examples
     with torch.no_grad():
         train, level = camera.leave_out(e.seen > 0), object_levels(camera, e.y).view(-1, 1, 1, 1)
-        start = torch.lerp(look.z, analyse(e.truth, e.basis), e.better)
-    cubes = [start, *corrections(train, e.y * e.seen, e.basis, prior, start, look.variance, level)]
+    found = corrections(train, e.y * e.seen, e.basis, prior, look.z, look.variance, level, turn=look.turn)
+    cubes = [look.z, *found]
     return torch.stack([error(synthesise(z, e.basis), e.truth) for z in cubes]), cubes[-1].detach()
 
 
@@ -198,7 +199,8 @@ class Looks:
     def first(self, e: Examples) -> Look:
         """At new examples: from a quick start, which the non-local prior may continue."""
         compute = partial(quick, start_iters=self.start_iters)
-        look = Look(e, *self._found(("start", *_layout(e)), e, compute, compute))
+        none = torch.zeros(1, dtype=torch.long, device=e.y.device)
+        look = Look(e, *self._found(("start", *_layout(e)), e, compute, compute), none)
         return look if e.non_local is None else look.continued(*e.non_local)
 
     def __call__(self, look: Look) -> Pair:

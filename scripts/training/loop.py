@@ -8,7 +8,7 @@ import json
 import math
 import pickle
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from cassi.priors.learned import LearnedPrior, Size, load_prior, packed
 from training.cameras import AnyCamera, OneCamera, load_masks, read_camera
 from training.chance import Chance
 from training.examples import Examples, draw_examples
-from training.looks import Looks
+from training.looks import TURNS, Looks
 from training.scenes import Scenes, load_scenes
 
 MUON, FEW = 5 / 3, 5.0  # steps of kernels between the outer layers, and of the data step's few numbers, times AdamW's
@@ -71,7 +71,7 @@ class Settings:
     seed: int = 0
     device: str = "cpu"
     weights: str | Path | None = None
-    stages: int = 6
+    stages: int = 4
     start_iters: int = 40
     non_local: float = 0.0
     camera: Path | None = None
@@ -99,6 +99,17 @@ def new_prior(size: Size, seed: int) -> LearnedPrior:
     """One that has not been trained."""
     torch.manual_seed(seed)
     return LearnedPrior(size)
+
+
+def with_turns(prior: LearnedPrior) -> LearnedPrior:
+    """The same with numbers of its own for each turn, which for turns that it does not know are those of its last."""
+    grown, turns = LearnedPrior(replace(prior.size, turns=TURNS)), prior.size.turns
+    new = prior.state_dict()
+    for name in ("net.stage_bias", "log_tau", "log_floor"):
+        of_turns = list(new[name].chunk(turns))
+        new[name] = torch.cat([*of_turns, *[of_turns[-1]] * TURNS][:TURNS])
+    grown.load_state_dict(new)
+    return grown
 
 
 def optimizers(prior: LearnedPrior, rate: float) -> tuple[torch.optim.Muon, torch.optim.AdamW]:
@@ -154,9 +165,9 @@ class Training:
         if saved is not None:
             prior = LearnedPrior(Size(**saved["size"]))
         elif settings.weights is not None:
-            prior = load_prior(settings.weights)
+            prior = with_turns(load_prior(settings.weights))
         else:
-            prior = new_prior(Size(stages=settings.stages, light=1), settings.seed)
+            prior = new_prior(Size(stages=settings.stages, light=1, turns=TURNS), settings.seed)
         self.prior = prior.to(self.device).train().requires_grad_(True)
         self.looks = Looks(self.prior, 1 / settings.cameras, settings.start_iters)
         self.muon, self.adam = optimizers(self.prior, settings.rate)
