@@ -2,10 +2,8 @@
 
 What a GPU would refuse is refused: operands on two devices, `.numpy()`, a generator of the CPU. What would take time is
 counted: launches of kernels, and waits of the host (numbers that are read, masks that index, copies to and fro,
-decompositions that report whether they went well). The Triton kernels are stood in for by those of the CPU. A CUDA
-graph is a list of what was launched, with addresses and numbers. A replay counts as one launch, and calls the recorded
-function again: it must ask for the same list, or a real graph would compute something else. Computed is what the CPU
-computes: whether the kernels themselves are right, `test_kernels_gpu.py` asks Triton's interpreter.
+decompositions that report whether they went well). The Triton kernels are stood in for by those of the CPU. Computed is
+what the CPU computes: whether the kernels themselves are right, `test_kernels_gpu.py` asks Triton's interpreter.
 
     with pretend_cuda() as ledger:
         reconstruct(..., device="cuda")
@@ -20,11 +18,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import zip_longest
-from types import MethodType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
-from weakref import WeakMethod
 
 import torch
 from torch import Tensor
@@ -32,7 +28,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from cassi.kernels import cpu, dispatch, graphs
+from cassi.kernels import cpu, dispatch
 from cassi.optics import imprint
 from cassi.priors import nonlocal_lowrank
 from cassi.priors.learned import shipped_prior
@@ -53,43 +49,6 @@ FREE, READ = frozenset(NO_LAUNCH.split()), frozenset(NUMBERS.split())
 CHECKED = frozenset({torch.linalg.eigh, torch.linalg.cholesky, torch.linalg.solve, torch.linalg.inv, torch.linalg.qr})
 
 
-class Recording:
-    """What is launched: each operation with its numbers and where its tensors lie, at an address or what made them."""
-
-    def __init__(self, *, again: bool = False) -> None:
-        self.again = again  # for a replay, which is counted as one launch
-        self.operations: list[tuple[str, Any, str]] = []
-        self.given: set[int] = set()  # memory that was there before
-        self.made: dict[int, tuple[int, int]] = {}  # memory that was taken meanwhile: by which operation, which result
-        self.alive: list[Any] = []  # no memory is given twice
-
-    def run(self, name: str, compute: Callable[[], Any], args: Any) -> Any:
-        """Compute an operation of these arguments, and note it."""
-        self.operations.append((name, _map(self._place, args), _site()))
-        found = compute()
-        self.alive.append((args, found))
-        for number, t in enumerate(_leaves(found)):
-            if _is_strided(t) and _memory(t) not in self.given:
-                self.made.setdefault(_memory(t), (len(self.operations), number))
-        return found
-
-    def _place(self, value: Any) -> Any:
-        if not _is_strided(value):
-            return value if isinstance(value, int | float | str | None) else str(value)
-        t, memory = _bare(value), _memory(value)
-        if not on_device(value) and t.ndim == 0 and memory not in self.made:
-            return t.item()  # it is handed over as a number
-        if memory not in self.made:
-            self.given.add(memory)
-        return self.made.get(memory, memory), t.storage_offset(), tuple(t.shape), t.stride(), str(t.dtype)
-
-    def check(self, other: Recording) -> None:
-        """Raise where another one asks for something else."""
-        for mine, its in zip_longest(self.operations, other.operations):
-            if mine is None or its is None or mine[:2] != its[:2]:
-                raise AssertionError(f"a graph holds {mine}, and its function now asks for {its}")
-
-
 @dataclass
 class Ledger:
     """Launches and waits, by the operation and the line of the package that asked for it."""
@@ -98,7 +57,6 @@ class Ledger:
     launches: Counter[tuple[str, str]] = field(default_factory=Counter)
     waits: Counter[tuple[str, str]] = field(default_factory=Counter)
     inside: int = 0  # operations of the device that are under way, one within the other
-    recording: Recording | None = None  # while a graph is recorded or replayed
 
     def told(self, most: int = 12) -> str:
         """Where most of both come from."""
@@ -130,20 +88,11 @@ def _site() -> str:
 
 
 def _wait(what: str) -> None:
-    if _there().recording is not None:
-        raise RuntimeError(f"operation not permitted when stream is capturing: {what}\n({_site()})")
     _there().waits[what, _site()] += 1
 
 
 def _launch(what: str, count: int = 1) -> None:
-    recording = _there().recording
-    if recording is None or not recording.again:
-        _there().launches[what, _site()] += count
-
-
-def _noted(name: str, compute: Callable[[], Any], *args: Any) -> Any:
-    recording = _there().recording
-    return compute() if recording is None else recording.run(name, compute, args)
+    _there().launches[what, _site()] += count
 
 
 def on_device(t: object) -> bool:
@@ -152,11 +101,6 @@ def on_device(t: object) -> bool:
 
 def _is_strided(t: object) -> bool:
     return isinstance(t, Tensor) and t.layout == torch.strided
-
-
-def _memory(t: Tensor) -> int:
-    with torch._C.DisableTorchFunctionSubclass():
-        return t.untyped_storage().data_ptr()
 
 
 def _map(f: Callable[[Any], Any], value: Any) -> Any:
@@ -329,12 +273,9 @@ class _Launches(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name.split("::")[1]
-        compute = partial(func, *args, **(kwargs or {}))
-        if not _there().inside:
-            return compute()
-        if name not in FREE:
+        if _there().inside and name not in FREE:
             _launch(name)
-        return _noted(str(func), compute, args, kwargs)
+        return func(*args, **(kwargs or {}))
 
 
 def _put_back(
@@ -352,12 +293,8 @@ def _stand_in() -> SimpleNamespace:
         if not all(on_device(t) for t in _leaves((args, kwargs)) if isinstance(t, Tensor)):
             raise ValueError(f"Pointer argument (at {name}) cannot be accessed from Triton (cpu tensor?) ({_site()})")
         _launch(f"triton {name}", launches)
-
-        def compute() -> Any:
-            with torch._C.DisableTorchFunctionSubclass():
-                return _put(function(*_bare(args), **_bare(kwargs)))
-
-        return _noted(name, compute, *args, kwargs)
+        with torch._C.DisableTorchFunctionSubclass():
+            return _put(function(*_bare(args), **_bare(kwargs)))
 
     def tv_steps(u: Tensor, weight: Tensor, q: Tensor, spare: Tensor | None, num_iters: int, memory: float) -> Any:
         launches = num_iters + 1 + (memory != 1)
@@ -368,35 +305,6 @@ def _stand_in() -> SimpleNamespace:
     for name in ("shift_sum", "shift_back", "data_step", "subspace_step", "squared_distances"):
         kernels[name] = getattr(cpu, name)
     return SimpleNamespace(tv_steps=tv_steps, **{name: partial(run, name, 1, f) for name, f in kernels.items()})
-
-
-def record(f: Callable[[], list[Tensor]], device: torch.device) -> tuple[Callable[[], None], list[Tensor]]:
-    """`cassi.kernels.graphs.record`: it computes at once, and the first replay does not."""
-    ledger, function = _there(), WeakMethod(f) if isinstance(f, MethodType) else lambda: f  # a graph does not keep it
-    assert ledger.recording is None, "a process may record one graph at a time"
-
-    def run(recording: Recording) -> list[Tensor]:
-        ledger.recording = recording
-        try:
-            return function()()
-        finally:
-            ledger.recording = None
-
-    first = Recording()
-    found, computed = run(first), [True]
-
-    def replay() -> None:
-        _launch("graph")
-        if computed:
-            computed.clear()
-            return
-        again = Recording(again=True)
-        values = run(again)
-        first.check(again)
-        for place, value in zip(_bare(found), _bare(values), strict=True):
-            place.copy_(value)
-
-    return replay, found
 
 
 def _sparse(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -423,10 +331,8 @@ def pretend_cuda(index: int = 0, *, triton: bool = True) -> Iterator[Ledger]:
         for name, value in {
             "is_available": lambda: True, "device_count": lambda: index + 1, "is_bf16_supported": lambda *args: True,
             "mem_get_info": lambda device: (8 << 30, 16 << 30), "synchronize": lambda *args: None,
-            "is_current_stream_capturing": lambda: _there().recording is not None,
         }.items():  # fmt: skip
             stack.enter_context(mock.patch.object(torch.cuda, name, value))
-        stack.enter_context(mock.patch.object(graphs, "record", record))
         for name in ("sparse_coo_tensor", "sparse_csr_tensor"):
             stack.enter_context(mock.patch.object(torch, name, _sparse(getattr(torch, name))))
         stack.enter_context(mock.patch.object(torch, "Generator", _Generator))

@@ -5,7 +5,6 @@
 
 import functools
 import warnings
-from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -42,7 +41,7 @@ from cassi.settings import Settings
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 from cassi.solvers.subspace_tv import subspace_tv
-from cassi.solvers.unrolled import Steps, unrolled
+from cassi.solvers.unrolled import unrolled
 
 SIDE, BANDS = 32, 6
 WAVELENGTHS = np.linspace(450, 650, BANDS)
@@ -127,7 +126,6 @@ def close(found: Tensor, expected: Tensor) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.filterwarnings("ignore::UserWarning")  # a few iterations explain no snapshot
-@pytest.mark.filterwarnings("error:no CUDA graph")
 def test_the_cube_is_that_of_the_cpu(case):
     options = CASES[case]()
     expected = reconstruct("cpu", **options)
@@ -180,7 +178,7 @@ def test_frames_of_a_stack_with_a_plan_are_solved_together(monkeypatch):
         alone = ledger.launches.total()
         ledger.launches.clear()
         found = reconstruct("cuda", stack, plan=plan, progress=lambda step, share: said.append(step))
-        assert alone <= 1_385 and ledger.launches.total() <= 3_462, ledger.told()
+        assert alone <= 1_909 and ledger.launches.total() <= 4_696, ledger.told()
         assert list(dict.fromkeys(said)) == ["run 1 of 5, final run", "run 4 of 5, final run"]
         for cube, one in zip(found.cube, expected, strict=True):
             close(cube, one.cube)
@@ -235,7 +233,7 @@ def test_the_default_keeps_to_its_budget():
         ledger.launches.clear()
         ledger.waits.clear()
         found = cassi.reconstruct(y, mask, device="cuda", **settings)
-        budgeted(ledger, 2_138, 73)
+        budgeted(ledger, 5_789, 73)
         assert found.plan.stages == expected.plan.stages
         close(found.cube, expected.cube)
 
@@ -251,13 +249,13 @@ def test_the_search_for_a_camera_keeps_to_its_budget():
         ledger.launches.clear()
         ledger.waits.clear()
         found = find_camera(m, device=CUDA)
-        budgeted(ledger, 4_769, 101)
+        budgeted(ledger, 11_915, 101)
     assert found.mask_error.accepted and found.message == expected.message
     np.testing.assert_allclose(found.mask, expected.mask, rtol=0, atol=1e-4)
 
 
 def test_iterations_of_total_variation_and_what_they_wait_for():
-    """Two launches in four iterations, which are one graph, and two in sixteen to read the records; with a monitor."""
+    """Six launches in an iteration, and two in sixteen to read the records; with a monitor."""
     _, mask, y = scene()
     basis = torch.eye(BANDS)[:4]
     seen = []
@@ -275,34 +273,33 @@ def test_iterations_of_total_variation_and_what_they_wait_for():
         A = CASSI.from_step(mask.to(CUDA), 2, BANDS)
         run(16)  # the camera computes what it keeps
         (few, early), (many, late) = run(128), run(192)
-        assert (many - few, late - early) == (64 // 4 * 2 + 4 * 2, 4), ledger.told()
-        assert many <= 199, ledger.told()  # 1,200 without graphs
+        assert (many - few, late - early) == (64 * 6 + 4 * 2, 4), ledger.told()
+        assert many <= 1_200, ledger.told()
     assert seen == [*range(1, 17), *range(1, 129), *range(1, 193)]
 
 
-def test_a_network_is_recorded_once_for_all_calls_with_its_steps():
-    """Each with a snapshot, a noise and a level of its own."""
+def test_a_network_keeps_to_its_budget():
+    """Each call with a snapshot, a noise and a level of its own."""
     x, mask, y = scene()
     B, prior = smooth_basis(BANDS, 5).float(), shipped_prior()
     start = torch.einsum("kc,chw->khw", B, x)
 
     def solve(device: str) -> list[Tensor]:
         A, b, on = CASSI.from_step(mask.to(device), 2, BANDS), B.to(device), prior.on(torch.device(device))
-        steps = Steps.of(A, b, on).repeated()
         calls = [(scale * t).to(device) for scale in (1.0, 0.8, 0.5) for t in (y, start, torch.full_like(y, 1e-3))]
         return [
-            unrolled(A, y, b, on, z, variance=variance, level=0.3 + k / 10, steps=steps)[1]
+            unrolled(A, y, b, on, z, variance=variance, level=0.3 + k / 10)[1]
             for k, (y, z, variance) in enumerate(zip(*[iter(calls)] * 3, strict=True))
         ]
 
     with torch.no_grad():
         expected = solve("cpu")
         with pretend_cuda() as ledger:
+            prior.on(CUDA)  # once a process
+            ledger.waits.clear()
             found = solve("cuda:0")
+            budgeted(ledger, 3_761, 14)  # eleven copies of the test's own, the records of each call
             close(torch.stack(found), torch.stack(expected))
-            launched = Counter(what for (what, _), n in ledger.launches.items() for _ in range(n))
-            assert launched["convolution"] == 2 * 28  # computed and recorded
-            assert launched["graph"] == 3 * (4 + 2) - 2
 
 
 def test_a_call_with_kept_filters():

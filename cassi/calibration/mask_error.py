@@ -29,7 +29,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.kernels.graphs import Repeated
 from cassi.kernels.shift_sum import shift_back, shift_sum
 from cassi.optics.psf import local_mean
 from cassi.optics.single_disperser import CASSI
@@ -112,22 +111,15 @@ def fit_error(
         pairs = zip(residuals, images, strict=True)
         return sum((one.back(image * one.weight) for one, image in pairs), start)
 
-    right = back([one.r for one in residuals], zero)
-    tiny = torch.finfo(right.dtype).tiny
-
-    def step(e: Tensor, rest: Tensor, p: Tensor, rr: Tensor) -> tuple[Tensor, ...]:
+    rest = back([one.r for one in residuals], zero)
+    e, p, rr, tiny = torch.zeros_like(rest), rest.clone(), rest.square().sum(), torch.finfo(rest.dtype).tiny
+    for _ in range(num_iters):
         q = back([one.of_error(p) for one in residuals], p / spread**2)
         length = rr / (p * q).sum().clamp(min=tiny)
         e.add_(p * length)
         rest.sub_(q * length)
         before, rr = rr, rest.square().sum()
         p.mul_(rr / before.clamp(min=tiny)).add_(rest)
-        return e, rest, p, rr
-
-    again, e, rest, p = Repeated(step, kept=4), torch.zeros_like(right), right.clone(), right.clone()
-    rr = rest.square().sum()
-    for _ in range(num_iters):
-        e, rest, p, rr = again(e, rest, p, rr)
     return Fit(e, gain([one.r - one.of_error(e) for one in residuals]) if gain_spread else None)
 
 
@@ -157,8 +149,8 @@ def without_texture(x: Tensor) -> Tensor:
     q = analyse(x / brightness, B)
     scale = q[0].mean() / math.sqrt(len(x))  # of a white scene of local brightness 1 it is 1
     weight = FLATTEN * scale * math.sqrt(len(x))
-
-    def step(dual: Tensor, flat: Tensor) -> tuple[Tensor, Tensor]:
+    dual, flat = q.new_zeros((2, *q.shape)), q
+    for _ in range(FLATTEN_ITERS):
         dual[0][..., :-1] += (flat[..., 1:] - flat[..., :-1]) / 8
         dual[1][..., :-1, :] += (flat[..., 1:, :] - flat[..., :-1, :]) / 8
         magnitude = dual.square().sum((0, 1)).sqrt_()
@@ -166,11 +158,6 @@ def without_texture(x: Tensor) -> Tensor:
         flat = q + dual[0] + dual[1]
         flat[..., 1:] -= dual[0][..., :-1]
         flat[..., 1:, :] -= dual[1][..., :-1, :]
-        return dual, flat
-
-    again, dual, flat = Repeated(step, kept=2), q.new_zeros((2, *q.shape)), q.clone()
-    for _ in range(FLATTEN_ITERS):
-        dual, flat = again(dual, flat)
     return synthesise(flat, B).clamp_(min=0).mul_(brightness)
 
 

@@ -138,8 +138,8 @@ def reconstruct_auto(
 def repeat_plans(A: Camera, y: Tensor, plans: Sequence[Plan], settings: Settings, watch: Watch) -> list[Outcome]:
     """Repeat a plan for N snapshots y (N, ...) of brightness 1 together; `plans` differ in their noise alone.
 
-    Each cube is that of its snapshot alone, to rounding. The records are those of all together, and where they
-    converge, they end together.
+    Each cube is that of its snapshot alone, on a GPU to about 1 % of the maximum. The records are those of all
+    together, and where they converge, they end together.
     """
     variance = torch.stack([plan.noise.variance(one) for plan, one in zip(plans, y, strict=True)])
     state = repeat_stages(A, y, replace(plans[0].problem(y), variance=variance), plans[0].stages, watch)

@@ -28,7 +28,7 @@ from cassi.settings import Progress
 from cassi.solvers.gap import Denoiser
 from cassi.solvers.loop import Monitor, Record, Result
 from cassi.solvers.subspace_tv import MAX_MOMENTUM, SubspaceState, subspace_tv
-from cassi.solvers.unrolled import Steps, unrolled
+from cassi.solvers.unrolled import unrolled
 
 TOL = 2e-5  # relative change per iteration at which a cube counts as converged
 TV_ITERS = 200  # of total variation, before other priors
@@ -77,14 +77,6 @@ class Problem:
     def relative(self) -> Tensor:
         """Relative weights of the coefficients, (K,)."""
         return coefficient_weights(len(self.basis), self.basis.device).to(self.basis)
-
-    @cached_property
-    def _steps(self) -> dict[Camera, Steps]:
-        return {}
-
-    def steps(self, A: Camera, B: Tensor, prior: LearnedPrior) -> Steps:
-        """Of the network through a camera, recorded once for all its stages."""
-        return self._steps.setdefault(A, Steps.of(A, B, prior).repeated())
 
     def level(self, A: Camera, y: Tensor) -> float:
         """Of the objects: lambda of `subspace_tv`, L of `unrolled`, the unit of the weights of priors."""
@@ -391,7 +383,7 @@ class Learned(Stage):
         with torch.no_grad():
             result, _ = unrolled(
                 A, y - A.forward(rest), B, prior, start, variance=variance, level=problem.level(A, y), turn=self.turn,
-                monitor=watch.stage_monitor(state.history, self.STAGE), steps=problem.steps(A, B, prior),
+                monitor=watch.stage_monitor(state.history, self.STAGE),
             )  # fmt: skip
         x = result.x + rest
         run = state.run if state.run is None else replace(state.run, z=analyse(x, problem.basis.to(y)))

@@ -57,8 +57,6 @@ class NonlocalDenoiser:
         True
     """
 
-    repeats = True  # each call after the first launches the same, as a CUDA graph must
-
     def __init__(self, sigma: float | Tensor, *, patch: int = 5, stride: int = 4) -> None:
         if stride < 1 or stride > patch:
             raise ValueError(f"need 1 <= stride <= patch, got stride {stride}, patch {patch}")

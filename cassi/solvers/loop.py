@@ -102,14 +102,6 @@ class Loop:
             if self._done:
                 break
 
-    def block_size(self, launches: int) -> int:
-        """How many iterations a CUDA graph should hold, with `launches` in each: it is computed, recorded, repeated.
-
-        About sqrt(n / launches) of n need the fewest launches; a power of 2 that divides the interval of the records.
-        """
-        best = math.isqrt(max(1, self._num_iters // launches))
-        return math.gcd(1 << (best.bit_length() - 1), self._every)
-
     def compare(self, v: Tensor, v_old: Tensor, y_v: Tensor, y: Tensor) -> None:
         """Close iteration k with the residual |y_v - y| / |y| and the change |v - v_old| / |v_old|.
 
@@ -121,12 +113,10 @@ class Loop:
             FloatingPointError: residual or change is not finite.
         """
         if self._records:
-            self.close(v, squares_of(v, v_old, y_v, y)[None])
+            self.close(v, _squares(v, v_old, y_v, y)[None])
 
-    def close(self, v: Tensor, squares: Tensor | None) -> None:
-        """`compare` for n iterations, with `squares_of` each of them (n, 4, m); None without records."""
-        if squares is None:
-            return
+    def close(self, v: Tensor, squares: Tensor) -> None:
+        """`compare` for n iterations, with `_squares` of each of them (n, 4, m)."""
         self._pending.append((time.perf_counter() - self._start, squares))
         pending = sum(len(some) for _, some in self._pending)
         last = len(self._history) + pending == self._num_iters
@@ -185,7 +175,7 @@ def relative_norm(difference: Tensor, reference: Tensor) -> float:
     return _ratio(*norms.square().tolist())
 
 
-def squares_of(v: Tensor, v_old: Tensor, y_v: Tensor, y: Tensor) -> Tensor:
+def _squares(v: Tensor, v_old: Tensor, y_v: Tensor, y: Tensor) -> Tensor:
     """Terms of |y_v - y|^2, |y|^2, |v - v_old|^2 and |v_old|^2 in float64, (4, n), without full-size temporaries.
 
     Raises:

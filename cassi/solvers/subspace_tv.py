@@ -1,26 +1,23 @@
 """Reconstruction in a spectral subspace with total variation of the coefficient images: the default solver."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from cassi.kernels.graphs import Repeated
 from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera, check_measurement
 from cassi.priors.spectral_basis import analyse, coefficient_weights, synthesise
 from cassi.priors.tv import tv_steps
 from cassi.solvers.gap import Denoiser
-from cassi.solvers.loop import Loop, Monitor, Result, overwrite, squares_of
+from cassi.solvers.loop import Loop, Monitor, Result, overwrite
 
 PRIOR_STRENGTH = 0.6  # kappa lambda
 STEP = 0.9  # c relative to its upper bound, see `subspace_tv`
 MAX_MOMENTUM = 1 / 3  # of beta, see `subspace_tv`
 DUAL_STEPS = 3  # warm-started dual steps per iteration
-LAUNCHES = 6  # of an iteration on a GPU
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,57 +129,37 @@ def subspace_tv(
     if nonnegative:
         batch = y.shape[: y.ndim - len(A.measurement_shape)]
         u = z.new_zeros((*batch, *A.cube_shape)) if state is None or state.u is None else copied(state.u)
-    z_new, y_z = torch.empty_like(z), torch.empty_like(y)
-    spare = torch.empty_like(q) if denoise is None and q.is_cuda else None
+    z_new, y_z, spare = torch.empty_like(z), torch.empty_like(y), None
     if denoise is None:
         w = coefficient_weights(len(B), y.device).to(y).view(-1, 1, 1)
         w = w * (lam.unsqueeze(-1) if isinstance(lam, Tensor) else lam)  # lambda w
-    z_last, e_last = (z.clone(), e.clone()) if momentum else (None, None)
+    z_last, e_last = (z.clone(), e.clone()) if momentum else (z, e)
     c = STEP / (3 * (1 + momentum) * (1 + 2 * momentum))
     fused = A.fused_step(y, B, gamma, omega, c)
-
-    def iterate(
-        ks: range, z: Tensor, e: Tensor, q: Tensor, u: Tensor | None, z_last: Tensor | None, e_last: Tensor | None,
-        z_new: Tensor, y_z: Tensor, spare: Tensor | None,
-    ) -> tuple[Tensor | None, ...]:  # fmt: skip
-        """The state after the iterations k, and what each of them changed."""
-        squares = []
-        for k in ks:
-            if fused is not None:  # the lines up to `analyse` in one pass
-                fused(z, z_new, e=e, u=u, y_z=y_z)
-            else:
-                x = synthesise(z, B)
-                y_z = A.forward(x)
-                r = y - y_z
-                e = _scale(e.add_(r), gamma, V)
-                r = _scale(r.add_(e), omega, V)  # omega D^+ (e + r) with the new e
-                step = A.adjoint(r)
-                if u is not None:
-                    p = torch.sub(u, x, out=x).clamp_(min=0)
-                    step = step.sub(u.sub_(p, alpha=2), alpha=c)  # + c (2 p - u)
-                    u.copy_(p)
-                torch.add(z, analyse(step, B), out=z_new)
-            if denoise is None:
-                q, spare = tv_steps(z_new, w, q, spare, num_iters=DUAL_STEPS)
-            else:
-                overwrite(z_new, denoise(z_new, k))
-            if z_last is not None and e_last is not None:
-                z_new, z_last = z_last.lerp_(z_new, 1 + momentum), z_new
-                e, e_last = e_last.lerp_(e, 1 + momentum), e
-            if records:
-                squares.append(squares_of(z_new, z, y_z, y))
-            z, z_new = z_new, z
-        return z, e, q, u, z_last, e_last, z_new, y_z, spare, torch.stack(squares) if records else None
-
-    repeats = y.is_cuda and records and (denoise is None or getattr(denoise, "repeats", False))
-    size = loop.block_size(LAUNCHES) if repeats else 1
-    block = Repeated(partial(iterate, range(size)), kept=6)
-    tensors: list[Any] = [z, e, q, u, z_last, e_last, z_new, y_z, spare]
-    for ks in loop.blocks(size):
-        again: Callable[..., Sequence[Any]] = block if repeats and len(ks) == size else partial(iterate, ks)
-        *tensors, squares = again(*tensors)
-        loop.close(tensors[0], squares)
-    z, e, q, u, *_ = tensors
+    for k in loop:
+        if fused is not None:  # the lines up to `analyse` in one pass
+            fused(z, z_new, e=e, u=u, y_z=y_z)
+        else:
+            x = synthesise(z, B)
+            y_z = A.forward(x)
+            r = y - y_z
+            e = _scale(e.add_(r), gamma, V)
+            r = _scale(r.add_(e), omega, V)  # omega D^+ (e + r) with the new e
+            step = A.adjoint(r)
+            if u is not None:
+                p = torch.sub(u, x, out=x).clamp_(min=0)
+                step = step.sub(u.sub_(p, alpha=2), alpha=c)  # + c (2 p - u)
+                u.copy_(p)
+            torch.add(z, analyse(step, B), out=z_new)
+        if denoise is None:
+            q, spare = tv_steps(z_new, w, q, spare, num_iters=DUAL_STEPS)
+        else:
+            overwrite(z_new, denoise(z_new, k))
+        if momentum:
+            z_new, z_last = z_last.lerp_(z_new, 1 + momentum), z_new
+            e, e_last = e_last.lerp_(e, 1 + momentum), e
+        loop.compare(z_new, z, y_z, y)
+        z, z_new = z_new, z
     return loop.result(synthesise(z, B)), SubspaceState(z, e, u, q)
 
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from cassi.kernels.graphs import Repeated
 from cassi.optics.detector import object_levels
 from cassi.optics.protocol import Camera, check_measurement
 from cassi.priors.learned import LearnedPrior
@@ -35,7 +32,6 @@ def unrolled(
     mask_error: float | None = None,
     turn: int = 0,
     monitor: Monitor | None = None,
-    steps: Steps | None = None,
 ) -> tuple[Result, Tensor]:
     """Correct coefficient images z of a cube x = B^T z alternately by a network and the measurement, T times.
 
@@ -74,7 +70,6 @@ def unrolled(
         turn: how many networks the start comes from; tau, floor and a bias of the network are those of that turn.
         mask_error: epsilon; 0: the mask is exact; None: as well as the camera knows it (`Camera.mask_error`).
         monitor: as for `cassi.solvers.gap`; it receives z after each of the T stages.
-        steps: of this camera, basis and prior, for several calls (`Steps.repeated`).
 
     Returns:
         Result with the cube B^T z (..., C, H, W), and z.
@@ -96,7 +91,7 @@ def unrolled(
         raise ValueError(f"start must be {(*batch, K, H, W)}, got {tuple(start.shape)}")
     loop = Loop(prior.size.stages, tol=0.0, monitor=monitor, name="learned prior")
     epsilon = A.mask_error if mask_error is None else mask_error
-    *_, z = corrections(A, y, basis.to(y), prior, start, variance, level, loop, steps, epsilon, turn)
+    *_, z = corrections(A, y, basis.to(y), prior, start, variance, level, loop, epsilon, turn)
     return loop.result(synthesise(z, basis)), z
 
 
@@ -112,8 +107,7 @@ def error(x: Tensor, truth: Tensor) -> Tensor:
 
 def corrections(
     A: Camera, y: Tensor, B: Tensor, prior: LearnedPrior, start: Tensor, variance: Tensor,
-    level: Tensor | float | None = None, loop: Loop | None = None, steps: Steps | None = None, mask_error: float = 0.0,
-    turn: int | Tensor = 0,
+    level: Tensor | float | None = None, loop: Loop | None = None, mask_error: float = 0.0, turn: int | Tensor = 0,
 ) -> Iterator[Tensor]:  # fmt: skip
     """z of `unrolled` after each of the T stages and after the last data step, without checks.
 
@@ -151,62 +145,31 @@ def corrections(
         M = M + A.open.forward(X.square())
     M = M.reciprocal()  # approximate inverse of the diagonal
 
-    steps = steps or Steps.of(A, B, prior)
-    h = y.new_zeros((len(maps[0]), prior.size.memory, *A.cube_shape[1:]))
-    z = start.contiguous()  # as kernels want it; that of a batch may not be
-    *_, d, _ = steps.data(z, y, S[0], SB[0], N[0], M[0], X)
+    zero = y.new_full((len(maps[0]), 1, 1), tiny)  # added to scalar products, so that 0 / 0 cannot occur
+    apply: Callable[..., Tensor] = _DataStep.apply
+
+    def data_step(z: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """R_k(y - Phi B^T z), and Phi B^T z."""
+        y_z = A.forward(synthesise(z, B))
+        return apply(A, B, S[k], SB[k], N[k], M[k], X, zero, y - y_z), y_z.detach()
+
+    z, h = start.contiguous(), None  # as kernels want it; that of a batch may not be
+    d, _ = data_step(z, 0)
     for k in range(prior.size.stages) if loop is None else loop:
-        z_old, given = z.detach(), (y, s, *maps, light, S[k + 1], SB[k + 1], N[k + 1], M[k + 1], X)
-        *_, z, d, h, y_z = steps.stage(z, d, h, t[k : k + 1], *given)
+        z_old = z.detach()
+        f, g, h = prior(_images(z / s, batch), _images(d / s, batch), *maps, h, t[k : k + 1], light)
+        z = torch.addcmul(z, s, f.view_as(z))
+        d, y_z = data_step(z, k + 1)
+        z = torch.addcmul(z, g.view_as(z), d)
         if loop is not None:
             loop.compare(z.detach(), z_old, y_z, y)
         yield z
-    *_, d, _ = steps.data(z, y, S[-1], SB[-1], N[-1], M[-1], X)
+    d, _ = data_step(z, prior.size.stages)
     yield z + d
-
-
-class Steps(NamedTuple):
-    """The data step and the stage of `unrolled`, functions of tensors alone."""
-
-    data: Callable[..., Sequence[Any]]
-    stage: Callable[..., Sequence[Any]]
-
-    @staticmethod
-    def of(A: Camera, B: Tensor, prior: LearnedPrior) -> Steps:
-        """Those of a camera, a basis and a prior."""
-        return Steps(partial(_data_step, A, B), partial(_stage, A, B, prior))
-
-    def repeated(self) -> Steps:
-        """The same for many calls: a GPU records them once."""
-        return Steps(Repeated(self.data, kept=0), Repeated(self.stage, kept=0))
 
 
 def _images(v: Tensor, batch: Sequence[int]) -> Tensor:
     return v.expand(*batch, *v.shape[-3:]).reshape(-1, *v.shape[-3:])
-
-
-def _data_step(
-    A: Camera, B: Tensor, z: Tensor, y: Tensor, S: Tensor, SB: Tensor, N: Tensor, M: Tensor, X: Tensor | None
-) -> tuple[Any, ...]:
-    """What was given; d = R(y - Phi B^T z), and Phi B^T z."""
-    y_z = A.forward(synthesise(z, B))
-    # added to scalar products, so that 0 / 0 cannot occur
-    zero = y.new_full((math.prod(z.shape[:-3]), 1, 1), torch.finfo(y.dtype).tiny)
-    apply: Callable[..., Tensor] = _DataStep.apply
-    return z, y, S, SB, N, M, X, apply(A, B, S, SB, N, M, X, zero, y - y_z), y_z.detach()
-
-
-def _stage(
-    A: Camera, B: Tensor, prior: LearnedPrior, z: Tensor, d: Tensor, h: Tensor, t: Tensor, y: Tensor, s: Tensor,
-    seen: Tensor, noise: Tensor, light: Tensor | None, *data: Any,
-) -> tuple[Tensor | None, ...]:  # fmt: skip
-    """What was given; z, d and h after correction t, and Phi B^T z before its data step."""
-    batch = z.shape[:-3]
-    f, g, h_new = prior(_images(z / s, batch), _images(d / s, batch), seen, noise, h, t, light)
-    z_new = torch.addcmul(z, s, f.view_as(z))
-    *_, d_new, y_z = _data_step(A, B, z_new, y, *data)
-    z_new = torch.addcmul(z_new, g.view_as(z), d_new)
-    return z, d, h, t, y, s, seen, noise, light, *data, z_new, d_new, h_new, y_z
 
 
 class _DataStep(torch.autograd.Function):
