@@ -1,4 +1,4 @@
-"""A GPU in under six minutes: its speed against the CPU, with CUDA graphs and without, profiles, and its tests.
+"""A GPU in under six minutes: its speed against the CPU, profiles, and its tests.
 
 What counts most comes first. When the time is up the row that is being measured is given up, and it and all that
 follow say so.
@@ -13,12 +13,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -33,7 +32,6 @@ from benchmarks.timing import time_in_turns
 from cassi import reconstruct
 from cassi.calibration.found_camera import find_camera
 from cassi.errors import one_line
-from cassi.kernels.graphs import Repeated
 from cassi.optics.imprint import imprint_on
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
@@ -45,7 +43,7 @@ from cassi.running.pipeline import TOGETHER
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 from cassi.solvers.subspace_tv import subspace_tv
-from cassi.solvers.unrolled import Steps, unrolled
+from cassi.solvers.unrolled import unrolled
 
 TESTS = Path(__file__).parents[2] / "tests"
 COMPONENTS, SPAN = 10, 16  # spectra of the scene; iterations that are timed together
@@ -164,8 +162,8 @@ def _timed(call: Callable[[], object], device: torch.device, seconds: float) -> 
 
 
 def _frames(clock: Clock, device: torch.device, scene: Scene, options: dict[str, Any], seconds: float) -> None:
-    """Milliseconds a frame with CUDA graphs and without, alone and of a stack, and how far their cubes are apart; of a
-    folder, with reading and writing; and of a large frame."""
+    """Milliseconds a frame, alone and of a stack, of a folder with reading and writing, and of a large frame; how far
+    cubes of a stack are from those of its frames alone."""
     mask, y, x = scene
     A = CASSI.from_step(mask, options["step"], len(x))
     stack = torch.stack([A.forward(x.roll(k, -1)) for k in range(TOGETHER)])
@@ -176,16 +174,10 @@ def _frames(clock: Clock, device: torch.device, scene: Scene, options: dict[str,
             plans.append(reconstruct(y, mask, device=device, **options).plan)
         return plans[0]
 
-    def both(frames: torch.Tensor, *, planned: bool) -> str:
+    def frame(frames: torch.Tensor, *, planned: bool) -> str:
         more = {**options, "device": device, "plan": plan() if planned else None}
-        count, times, cubes = len(frames) if frames.ndim > y.ndim else 1, [], []
-        for graphs in (True, False):
-            eager = patch.object(Repeated, "__call__", lambda self, *given: list(self.f(*given)))
-            with nullcontext() if graphs else eager:
-                times.append(_timed(lambda: reconstruct(frames, mask, **more), device, seconds) / count)
-                cubes.append(reconstruct(frames, mask, **more).cube)
-        apart = float((cubes[0] - cubes[1]).abs().max() / cubes[1].max())
-        return f"{times[0]:.3g} | {times[1]:.3g} | {apart:.1e}"
+        count = len(frames) if frames.ndim > y.ndim else 1
+        return f"{_timed(lambda: reconstruct(frames, mask, **more), device, seconds) / count:.3g}"
 
     def folder() -> str:
         with tempfile.TemporaryDirectory() as root:
@@ -194,11 +186,11 @@ def _frames(clock: Clock, device: torch.device, scene: Scene, options: dict[str,
             done = reconstruct_many(find_frames(Path(root, "in")), Path(root, "out"), solve=solve)
             if done.failed:
                 raise RuntimeError(str(done.failed))
-            return f"{6e4 / frames_a_minute(Path(root, 'out')):.3g} | |"
+            return f"{6e4 / frames_a_minute(Path(root, 'out')):.3g}"
 
     def large() -> str:
         mask, y, _ = _snapshot(*(round(len(scene[0]) * share) for share in LARGE), len(x))
-        return f"{_timed(lambda: reconstruct(y, mask, device=device, **options), device, seconds):.3g} | |"
+        return f"{_timed(lambda: reconstruct(y, mask, device=device, **options), device, seconds):.3g}"
 
     def alone() -> str:
         more = {**options, "device": device, "plan": plan()}
@@ -206,10 +198,10 @@ def _frames(clock: Clock, device: torch.device, scene: Scene, options: dict[str,
         apart = torch.stack([reconstruct(one, mask, **more).cube for one in stack[:2]]) - together
         return f"{float(apart.abs().max() / together.max()):.1e}"
 
-    clock.say("", "| frames | ms | without CUDA graphs, ms | difference of the cubes |", "|---|---|---|---|")
-    clock.row("a frame", partial(both, y, planned=False))
-    clock.row("a frame with a plan", partial(both, y, planned=True))
-    clock.row(f"{TOGETHER} frames with a plan, each", partial(both, stack, planned=True))
+    clock.say("", "| frames | ms |", "|---|---|")
+    clock.row("a frame", partial(frame, y, planned=False))
+    clock.row("a frame with a plan", partial(frame, y, planned=True))
+    clock.row(f"{TOGETHER} frames with a plan, each", partial(frame, stack, planned=True))
     clock.row(f"{2 * TOGETHER} files with a plan, each, read and written", folder)
     clock.row(" x ".join(str(round(len(mask) * share)) for share in LARGE), large)
     clock.row("Largest difference between cubes of a stack and of its frames alone", alone, "\n{}: {}.")
@@ -240,9 +232,7 @@ def _steps(clock: Clock, device: torch.device, scene: Scene, options: dict[str, 
         A, prior = CASSI.from_step(mask, 2, len(x)).to(on), shipped_prior().on(on)
         B = smooth_basis(len(x), prior.size.components).to(x).to(on)
         start, b, variance = torch.einsum("kc,chw->khw", B, x.to(on)), y.to(on), torch.full_like(y, 1e-4).to(on)
-        steps = Steps.of(A, B, prior).repeated()
-        level = float(x.mean())
-        solve = partial(unrolled, A, b, B, prior, start, variance=variance, level=level, steps=steps)
+        solve = partial(unrolled, A, b, B, prior, start, variance=variance, level=float(x.mean()))
         return torch.no_grad()(solve)
 
     def of_camera(name: str, on: torch.device) -> Callable[[], object]:
