@@ -68,8 +68,9 @@ def default_stages(A: Camera, settings: Settings) -> tuple[Tv, tuple[Chain, ...]
         return Tv(int(settings.num_iters)), ()
     strength = math.sqrt(A.num_shots)
     # coarse stages would blur what extra shots resolve: four are 0.4 dB better without, on ten CAVE windows with noise
-    chain: Chain = alternating_stages(strength) if A.num_shots == 1 else alternating_stages(strength)[2:]
-    chain = (*chain[: chain.index(Learned()) + 1], chain[-1]) if settings.quality == "fast" else chain
+    first, network, second, again, last = alternating_stages(strength)
+    chain: Chain = (first, network, second, again, last) if A.num_shots == 1 else (second, network, last)
+    chain = (*chain[:2], last) if settings.quality == "fast" else chain
     if settings.prior == "tv" or min(A.cube_shape[1:]) < PATCH:
         chain = ()
     elif learned_prior(A, settings) is None:

@@ -27,8 +27,8 @@ from training.examples import Examples
 
 EARLIER = 0.5  # weight of the error after the last but one of the stages; the one of the final cube is 1
 STOCK = 24  # looks that are kept for others at the same examples
-NEW = 1 / 3  # share of looks that are at new examples
-AGAIN = 1 / 3  # share of looks after which the non-local prior continues the cube of the network for another
+NEW = 0.4  # share of looks that are at new examples
+AGAIN = 0.15  # share of looks after which the non-local prior continues the cube of the network for another
 TURNS = 3  # that a network can tell apart; later ones are like the last
 ITERS_AGAIN, LEAST_STRENGTH = 8, 0.25  # of that prior, which is half as strong as before
 
