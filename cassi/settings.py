@@ -268,8 +268,8 @@ class Settings:
         "imprint of the mask speak against it)", "--prior", choices=PRIORS, needs=AUTO,
     )  # fmt: skip
     weights: PathLike | LearnedPrior | None = setting(
-        None, "of the network: research, for research only; free, for any use, 0.5 to 1.4 dB worse; or a file of "
-        "scripts/train.py (default: research; see MODEL_CARD.md)", "--weights", value="free|research|FILE", reads=True,
+        None, "of the network: free, for any use; research, for research only; or a file of scripts/train.py (default: "
+        "free; see MODEL_CARD.md)", "--weights", value="free|research|FILE", reads=True,
         needs=AUTO, excludes=("prior=tv", "prior=nonlocal", "num_iters"),
     )  # fmt: skip
     budget: float | None = setting(

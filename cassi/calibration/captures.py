@@ -55,7 +55,7 @@ DARK = 0.02  # detector pixels below this share of the brightest are not fitted 
 # FADED and no correction is taken, the mask counts as wrong by as much as was found (`left`): by 0.1, exact masks gain
 # -0.14 dB on average, but those whose texture falls so far 0.00. What other captures explain of one (`MIN_EXPLAINED`)
 # is no texture of its scene: of several, none has to fade.
-FADED, FAR_LESS, FREE = 0.83, 0.73, 0.02
+FADED, FAR_LESS = 0.85, 0.75
 # Correlation of the pictures of two captures above which they show one scene: 0.75 at least where the lamp or a part of
 # the scene was exchanged, 0.59 at most between captures of different scenes by two real cameras.
 SAME_SCENE = 0.67
@@ -204,8 +204,7 @@ def learn_mask_error(
     b, a = (torch.cat([one / s for one, s in zip(of, light, strict=True)]).sum() for of in (before, after))
     faded, as_well = texture / rough, float(a) <= (1 + MARGIN) ** 2 * float(b)
     alone = len(frames) == 1
-    more = FREE if prior is not None and prior.source == "free" else 0.0
-    fades, far_less = faded < FADED + more, faded < FAR_LESS + more
+    far_less, fades = faded < FAR_LESS, faded < FADED
     accepted = as_well and (far_less or (sure > BETTER and fades) if alone else sure > EVEN)
 
     # a second round, from cubes that the error has left

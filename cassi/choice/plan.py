@@ -106,7 +106,7 @@ class Plan:
             raise InputError(f"no plan of this version of the program ({error!r}); reconstruct again") from error
         if weights is not None or not any(stage.needs_network for stage in stages):
             return plan
-        named = values.get("weights", DEFAULT)  # older plans name none
+        named = values.get("weights", "research")  # older plans name none
         if named not in KINDS:
             raise InputError(f"the plan uses weights of your own, {named}; give them, too (--weights FILE)")
         return replace(plan, learned=shipped_prior(named))

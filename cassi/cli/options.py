@@ -251,8 +251,8 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             KEY, MASK_KEY, NUM_BANDS, STEP, BAD_PIXELS, BIT_DEPTH, DARK,
             Option("--black-level", "value of a dark pixel as stored (default: estimated from the captures)",
                 value="VALUE", type=number),
-            Option("--weights", "of the network that looks for the mask's errors: research, for research "
-                "only; free, for any use; or a file of scripts/train.py (default: research; see MODEL_CARD.md)",
+            Option("--weights", "of the network that looks for the mask's errors: free, for any use; research, for "
+                "research only; or a file of scripts/train.py (default: free; see MODEL_CARD.md)",
                 value="free|research|FILE", reads=True),
             Option("--seed", "seed of the held-out pixels (default: 0)", value="SEED", type=whole, default=0),
             Option("--output", "what to write (camera.h5)", value="FILE", default="camera.h5", writes=HDF5),

@@ -31,11 +31,11 @@ from cassi.settings import PathLike
 
 # Shipped weights by what they may be used for (MODEL_CARD.md), and the SHA-256 of KIND.safetensors.
 KINDS = {
-    "free": "f172d679d3cc1caa0d09de7d79f3223319f29c216969c4c969338bd5e11497b3",
+    "free": "40944f7977fc38d247d1567f21f7c177ea0f4b07d279dc3b10c3bd1dc9b2538a",
     "research": "71312c9a0710c966f165b95f53c03a6955e9f781224590278b4a37fc62bd8e2c",
 }
 USES = {"free": "free for any use", "research": "for research only"}
-DEFAULT = "research"
+DEFAULT = "free"
 MIN_BANDS = 8  # of the cameras in training
 MULTIPLE = 8  # to which images are padded, as the network halves them three times [pixel]
 _NUM_MAPS = 2  # inputs besides z and d: visibility and noise of each pixel
