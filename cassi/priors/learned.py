@@ -171,8 +171,11 @@ class LearnedPrior(nn.Module):
             steps = turn * (T + 1) + each
             return self.log_tau.index_select(0, steps), self.log_floor.index_select(0, steps), turn * T + each[:-1]
         turn = min(turn, last)
-        steps, stages = (slice(turn * n, (turn + 1) * n) for n in (T + 1, T))
-        return self.log_tau[steps], self.log_floor[steps], torch.arange(stages.start, stages.stop, device=device)
+        rows, stages = (
+            slice(turn * (T + 1), (turn + 1) * (T + 1)),
+            torch.arange(turn * T, (turn + 1) * T, device=device),
+        )
+        return self.log_tau[rows], self.log_floor[rows], stages
 
     def spread(self) -> Tensor:
         """(k + 1)^-1.4, the usual standard deviation of coefficient k relative to L sqrt(C); (K,) float32."""
