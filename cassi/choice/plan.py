@@ -12,7 +12,7 @@ from cassi.choice.chain import Chain, as_list, from_list
 from cassi.choice.noise import NoiseModel
 from cassi.choice.stages import Problem
 from cassi.errors import InputError
-from cassi.priors.learned import DEFAULT, KINDS, LearnedPrior, shipped_prior
+from cassi.priors.learned import KINDS, LearnedPrior, shipped_prior
 
 
 @dataclass(frozen=True, eq=False)
