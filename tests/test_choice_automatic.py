@@ -225,6 +225,9 @@ def test_several_shots_take_the_fine_stages_of_one_with_a_stronger_prior():
         for A in (camera(), several)
     )
     assert [s.sigma for s in two] == pytest.approx([2**0.5 * s.sigma for s in one if s.sigma < one[0].sigma])
+    wide = MultiShot((camera(8), CASSI(camera(8).mask.flip(0), tuple(range(8)))))
+    for quality in ("fast", "default", "best"):
+        assert stages.Learned() in automatic.default_stages(wide, Settings(quality=quality))[1][0]
 
 
 def test_errors(small):

@@ -18,7 +18,7 @@ from cassi.choice.held_out import Split
 from cassi.choice.judge import Verdict, accepts, is_better, z
 from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import Plan
-from cassi.choice.stages import Learned, NonLocal, Problem, Stage, State, Tv, Watch
+from cassi.choice.stages import Learned, NonLocal, Problem, Stage, State, Tv, Watch, alternating_stages
 from cassi.optics.detector import brightness
 from cassi.priors.learned import KINDS, LearnedPrior, Size, load_prior, packed, shipped_prior
 from cassi.priors.spectral_basis import analyse, smooth_basis
@@ -139,6 +139,16 @@ def test_the_network_leaves_what_its_basis_cannot_hold(shot):
     assert float(outside.abs().max()) < 1e-5 < 1e-3 < float(change.abs().max())
     torch.testing.assert_close(found.run.z, analyse(found.x, problem.basis))
     assert found.stage_starts[-1] == (11, "learned")
+
+
+def test_a_network_is_given_its_turn(shot, monkeypatch):
+    seen = []
+    of_turn = LearnedPrior.of_turn
+    monkeypatch.setattr(LearnedPrior, "of_turn", lambda self, turn: (seen.append(turn), of_turn(self, turn))[1])
+    problem, state = with_network(shot), run(Tv(5), shot)
+    for stage in alternating_stages(1.0):
+        state = run(stage, shot, state, problem)
+    assert seen == [0, 1]
 
 
 def test_a_tile_is_corrected_in_units_of_its_frame(shot):
@@ -349,7 +359,7 @@ def test_a_plan_names_its_weights(shot, tmp_path):
         plan = Plan.from_dict(values | {"weights": kind})
         assert plan.learned is shipped_prior(kind) and plan.as_dict()["weights"] == kind
     del values["weights"]
-    assert Plan.from_dict(values).learned is shipped_prior(), "as those before had it"
+    assert Plan.from_dict(values).learned is shipped_prior("research"), "as those before had it"
     own = tmp_path / "w.safetensors"
     own.write_bytes(packed(stirred(SIZE)))
     save_plan(tmp_path / "plan.json", Plan.from_dict(values, load_prior(own)))

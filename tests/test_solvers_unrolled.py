@@ -19,7 +19,7 @@ from cassi.optics.detector import brightness, object_level
 from cassi.optics.psf import gaussian_psf
 from cassi.priors.learned import LearnedPrior
 from cassi.priors.spectral_basis import smooth_basis
-from cassi.solvers.unrolled import unrolled
+from cassi.solvers.unrolled import corrections, unrolled
 
 
 def camera(dtype=F64, weights=None) -> CASSI:
@@ -70,6 +70,24 @@ def test_the_data_step_is_the_best_linear_estimate(monkeypatch, mask_error):
         r = y.numpy().ravel() - G @ expected
         expected = expected + gate * S * (G.T @ np.linalg.solve(G * S @ G.T + E @ E.T + np.diag(N), r))
     np.testing.assert_allclose(z.numpy().ravel(), expected, rtol=1e-6, atol=1e-8)
+
+
+def test_each_turn_has_numbers_of_its_own():
+    """As if it were the only one of its network; later ones are like the last."""
+    case, one = given(camera()), stirred().double()
+    several = LearnedPrior(replace(one.size, turns=2)).double().eval().requires_grad_(False)
+    other = {name: one.state_dict()[name] + 0.5 for name in ("net.stage_bias", "log_tau", "log_floor")}
+    several.load_state_dict(
+        one.state_dict() | {name: torch.cat([other[name], one.state_dict()[name]]) for name in other}
+    )
+    first = LearnedPrior(one.size).double().eval().requires_grad_(False)
+    first.load_state_dict(one.state_dict() | other)
+    for turn, alone in enumerate((first, one, one)):
+        expected = unrolled(**case | {"prior": alone})[1]
+        torch.testing.assert_close(unrolled(**case | {"prior": several}, turn=turn)[1], expected)
+        A, y, B, _, start, variance = case.values()
+        *_, z = corrections(A, y, B, several, start, variance, mask_error=A.mask_error, turn=torch.tensor([turn]))
+        torch.testing.assert_close(z, expected)
 
 
 def test_what_is_solved_stays_solved():
