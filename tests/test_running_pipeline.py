@@ -8,7 +8,7 @@ import torch
 import cassi
 from cassi.running import pipeline
 
-MAX_HOPS = 10  # from the call to the loop over pixels
+MAX_HOPS = 9  # from the call to the loop over pixels
 
 
 def test_a_default_run_takes_the_way_that_is_written_down():

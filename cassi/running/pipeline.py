@@ -21,8 +21,7 @@ The way through, from the call to the arithmetic of a default run:
     reconstruct_auto           choice/automatic.py         a pilot chooses noise and spectra
     run_stages                 choice/automatic.py         total variation, then what the judge accepts
     Tv.run                     choice/stages.py            one stage
-    subspace_tv                solvers/subspace_tv.py      its equation
-    subspace_tv.<locals>.iterate  solvers/subspace_tv.py   lines of code for lines of it, with `forward` and `adjoint`
+    subspace_tv                solvers/subspace_tv.py      lines of code for those of its equation
     subspace_step              kernels/cpu.py              `CASSI.fused_step`: the same in one; `gpu.py` on CUDA
     share_out                  kernels/threads.py          runs `_subspace_step`, the loop over pixels, on all cores
 
