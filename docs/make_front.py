@@ -29,7 +29,7 @@ def front(paths: list[str]) -> Figure:
         cube, nm = np.asarray(data.cube[:, :, :]), data.wavelengths
         if data.measurement is None or nm is None:
             raise ValueError(f"{path} lacks its snapshot or wavelengths")
-        side = min(cube.shape[1:])  # the brightest square
+        side = min(300, *cube.shape[1:])  # the brightest square
         rows, columns = (
             slice(first := int(np.convolve(cube.mean((0, axis)), np.ones(side), "valid").argmax()), first + side)
             for axis in (2, 1)
