@@ -212,9 +212,10 @@ def test_a_start_is_continued_as_in_the_default_solver(data):
         assert float(change) < 0.5
 
 
-def test_examples_are_looked_at_three_times_and_later_in_turns(data, monkeypatch):
+def test_examples_are_looked_at_again_and_later_in_turns(data, monkeypatch):
     """Of each turn the start is the cube of the one before, continued by a non-local prior half as strong."""
-    monkeypatch.setattr("training.looks.STOCK", 4)
+    for name, value in (("STOCK", 4), ("NEW", 1 / 3), ("AGAIN", 1 / 3)):
+        monkeypatch.setattr(f"training.looks.{name}", value)
     prior, random, strengths, drawn_so_far = new_prior(SMALL, 0), chance(3), [], []
     looks = Looks(prior, 1.0, 6)
 

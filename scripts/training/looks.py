@@ -181,7 +181,7 @@ class Looks:
     def next(self, chance: Chance, draw: Callable[[], Examples]) -> tuple[Examples, Tensor]:
         """Look at new examples, or at some that were looked at before, and return them and their errors.
 
-        An example is looked at three times on average, as its start costs as much as a gradient. After some looks the
+        An example is looked at 2.5 times on average, as its start costs as much as a gradient. After some looks the
         next one at the same examples begins with what the network made of them, continued by the non-local prior, as
         in later turns of the default solver: a network that never saw so good a start makes it worse.
         """
