@@ -306,6 +306,12 @@ def test_scenes_that_are_held_out_are_not_trained_with(data, monkeypatch):
     refused(read_cubes, data / "cave_train", error=FileNotFoundError)
 
 
+def test_what_comes_of_weights_for_research_is_for_research(tmp_path):
+    (tmp_path / "free.safetensors").write_bytes(packed(new_prior(SMALL, 0), licence="free for any use"))
+    assert loop.is_for_research("research")
+    assert not any(loop.is_for_research(weights) for weights in ("free", tmp_path / "free.safetensors", None))
+
+
 def test_a_network_of_one_turn_learns_more_of_them():
     prior = new_prior(SMALL, 0)
     with torch.no_grad():

@@ -107,6 +107,6 @@ class Plan:
         if weights is not None or not any(stage.needs_network for stage in stages):
             return plan
         named = values.get("weights", "research")  # older plans name none
-        if named not in KINDS:
+        if named not in tuple(KINDS):
             raise InputError(f"the plan uses weights of your own, {named}; give them, too (--weights FILE)")
         return replace(plan, learned=shipped_prior(named))

@@ -369,8 +369,8 @@ class Learned(Stage):
     cost = Size.stages * STAGE
 
     def __post_init__(self) -> None:
-        if self.turn:
-            check_count("turn", self.turn)
+        if type(self.turn) is not int or self.turn < 0:
+            raise ValueError(f"turn of a stage must be a whole number, 0 or more, got {self.turn!r}")
 
     def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
         if problem.learned is None or state is None:

@@ -38,6 +38,7 @@ USES = {"free": "free for any use", "research": "for research only"}
 DEFAULT = "free"
 MIN_BANDS = 8  # of the cameras in training
 MULTIPLE = 8  # to which images are padded, as the network halves them three times [pixel]
+MAX_SIZE = 4096  # of anything of a network in a file
 _NUM_MAPS = 2  # inputs besides z and d: visibility and noise of each pixel
 
 
@@ -240,11 +241,16 @@ def load_prior(source: PathLike = DEFAULT) -> LearnedPrior:
     try:
         with safe_open(name, framework="pt") as file:
             fields = {"light": "0", "turns": "1"} | (file.metadata() or {})  # older weights lack these fields
-            prior = LearnedPrior(Size(**{field: int(fields[field]) for field in asdict(Size())}))
+            size = {field: int(fields[field]) for field in asdict(Size())}
+            if not all(int(field != "light") <= value <= MAX_SIZE for field, value in size.items()):
+                raise ValueError(f"sizes out of range: {size}")
+            prior = LearnedPrior(Size(**size))
             state = {key: file.get_tensor(key).float() for key in file.keys()}  # noqa: SIM118
         prior.load_state_dict(state)
     except OSError as error:
-        raise InputError(f"{name}: cannot be read ({one_line(error)}); give weights of scripts/train.py") from error
+        raise InputError(
+            f"{name}: cannot be read ({one_line(error)}); give free, research or a file of scripts/train.py"
+        ) from error
     except (SafetensorError, KeyError, RuntimeError, ValueError) as error:
         raise InputError(f"{name} is not a learned prior written by scripts/train.py: {one_line(error)}") from error
     if not all(bool(value.isfinite().all()) for value in state.values()):

@@ -192,7 +192,7 @@ class Looks:
             place = int(chance.rng.integers(STOCK))
         look = self.stock[place]
         errors, z = self(look)
-        if look.strength and chance.happens(AGAIN):
+        if chance.happens(AGAIN):
             self.stock[place] = look.again(z)
         return look.examples, errors
 

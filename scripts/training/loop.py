@@ -15,11 +15,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from safetensors import safe_open
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from cassi.files.atomic import replacing
-from cassi.priors.learned import LearnedPrior, Size, load_prior, packed
+from cassi.priors.learned import KINDS, LearnedPrior, Size, load_prior, packed, shipped_weights
 from training.cameras import AnyCamera, OneCamera, load_masks, read_camera
 from training.chance import Chance
 from training.examples import Examples, draw_examples
@@ -316,10 +317,19 @@ class Training:
 
     def export(self, path: Path) -> str:
         """The running mean of the weights as a file for `--weights`; returns its SHA-256."""
-        data = packed(self.mean, licence=LICENCES[self.settings.measured])
+        weights = self.settings.weights
+        data = packed(self.mean, licence=LICENCES[self.settings.measured or is_for_research(weights)])
         with replacing(path, overwrite=True) as target:
             target.write_bytes(data)
         return hashlib.sha256(data).hexdigest()
+
+
+def is_for_research(weights: str | Path | None) -> bool:
+    """Whether weights to begin with may be used for research only: what comes of them may not be used for more."""
+    if weights is None:
+        return False
+    with safe_open(shipped_weights(weights) if weights in KINDS else weights, framework="pt") as file:
+        return (file.metadata() or {}).get("licence", "").startswith("for research")
 
 
 def described(device: torch.device) -> str:
