@@ -45,16 +45,14 @@ TINY = 1e-12  # of y of brightness 1, squared
 DARK = 0.02  # detector pixels below this share of the brightest are not fitted to, nor captures
 # A correction by one capture is taken where the fine texture of the cube falls to FADED and the squared errors of the
 # pixels that judge fall clearly; or where texture falls to FAR_LESS and the held-out error rises by no more than
-# MARGIN. On windows of ten CAVE scenes (128 px, 28 bands, 10,000 e; grey and 0/1 masks) texture falls to 0.81 at least
-# through exact masks, and to 0.73 at least through those that are wrong by 5 %, where a correction costs up to 2.6 dB;
-# one of 20 such windows is taken. Of those that are wrong by 12 %, 14 of 20 are. On windows of four captures of a
-# microscope whose mask is wrong by about as much, texture falls to 0.51 to 0.64, on three of another camera to 0.78 to
-# 0.90. CAVE's cloth is as fine as its mask: through exact ones it falls to 0.75 and 0.83, and to 0.71 on all 256 x 256
-# px, where a correction would lose 1.5 dB; larger windows are no better. The free weights leave more texture, by FREE:
-# 0.84, 0.79 (of 20, one is taken, and 13), 0.56 to 0.72 (0.74 on whole captures), 0.87 and 0.81. Where texture falls to
-# FADED and no correction is taken, the mask counts as wrong by as much as was found (`left`): by 0.1, exact masks gain
-# -0.14 dB on average, but those whose texture falls so far 0.00. What other captures explain of one (`MIN_EXPLAINED`)
-# is no texture of its scene: of several, none has to fade.
+# MARGIN. On windows of ten CAVE scenes (128 px, 28 bands, 10,000 e; grey and 0/1 masks) texture falls to 0.84 at least
+# through exact masks, and to 0.77 at least through those that are wrong by 5 %, where a correction cost up to 2.6 dB;
+# one of 20 such windows is taken. Of those that are wrong by 12 %, 13 of 20 are. CAVE's cloth is as fine as its mask: a
+# correction through an exact one would lose 1.5 dB, and none is taken; larger windows are no better. The weights for
+# research leave less texture: 0.81, 0.73 (5 of 20 are taken, and 15). Where texture falls to FADED and no correction is
+# taken, the mask counts as wrong by as much as was found (`left`): by 0.1, exact masks gain -0.14 dB on average, but
+# those whose texture falls so far 0.00. What other captures explain of one (`MIN_EXPLAINED`) is no texture of its
+# scene: of several, none has to fade.
 FADED, FAR_LESS = 0.85, 0.75
 # Correlation of the pictures of two captures above which they show one scene: 0.75 at least where the lamp or a part of
 # the scene was exchanged, 0.59 at most between captures of different scenes by two real cameras.
