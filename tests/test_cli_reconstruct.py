@@ -114,7 +114,10 @@ def test_a_dry_run_says_what_the_run_says(raw, capsys):
         assert any(text.startswith(line) for text in real.splitlines())
     assert "wavelengths unknown" not in dry + real
     for again in (("--dry-run",), ()):
-        check_last_line(capsys, call(raw, *options, *again))
+        assert call(raw, *options, *again) == 0
+        said = capsys.readouterr().out
+        assert "would reconstruct" not in said
+        check_words(*said.splitlines()[-1:])
     for again in (("--dry-run",), ()):  # by other settings
         check_refusal(capsys, call(raw, *options, "--seed", 1, *again))
 
@@ -141,6 +144,9 @@ def test_a_dry_run_of_a_folder_looks_at_the_first(night, capsys):
     said = capsys.readouterr()
     check_words(said.err, said.out)
     assert not list(night.parent.glob("night_cubes*"))
+    (night.parent / "night_cubes").mkdir()
+    write_h5(night.parent / "night_cubes" / "snap2_cube.h5", cube=[0])
+    check_last_line(capsys, call(night, "--dry-run"))
 
 
 def test_of_a_folder_is_told_what_speaks_against_its_cubes(night, capsys):

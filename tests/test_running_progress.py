@@ -50,14 +50,18 @@ def test_what_is_told_of_a_stack_an_uncertainty_and_tiles(tmp_path):
     cassi.reconstruct(torch.stack([Y, Y]), MASK, num_bands=C, solver="gap-tv", num_iters=2, progress=told)
     assert list(told.steps) == ["find the camera", "run 1 of 2, final run", "run 2 of 2, final run"]
     told = Told()
-    cassi.reconstruct(Y, CAMERA, num_iters=2, uncertainty=True, progress=told)
+    plan = cassi.reconstruct(Y, CAMERA, num_iters=2, uncertainty=True, progress=told).plan
     assert list(told.steps) == ["trials", "final run", "error bars"]
     assert told.steps["error bars"] == [0.25, 0.5, 0.75]
-    told = Told()
     m = Measurement(y=Y.numpy(), mask=MASK.numpy(), shifts=CAMERA.shifts)
-    reconstruct_tiled(m, tmp_path / "cube.h5", tile=24, reach=4, num_iters=2, progress=told)
-    assert list(told.steps) == list(tiled_steps(Settings()))
-    assert told.steps["tiles"] == [0.25, 0.5, 0.75, 1.0]
+    for name, settings in (("cube", {"num_iters": 2}), ("planned", {"plan": plan})):
+        told = Told()
+        reconstruct_tiled(m, tmp_path / f"{name}.h5", tile=24, reach=4, **settings, progress=told)
+        assert list(told.steps) == list(tiled_steps(Settings(**settings)))
+        assert told.steps["tiles"] == [0.25, 0.5, 0.75, 1.0]
+    told = Told()
+    cassi.reconstruct(Y, CAMERA, plan=plan, progress=told)
+    assert list(told.steps) == ["final run"] == list(expected_steps(Settings(plan=plan), search=False))
 
 
 def test_shares_only_grow_and_no_step_goes_back():

@@ -43,17 +43,17 @@ def run(args: argparse.Namespace) -> int:
     task = with_places(args, files, make_task(args, files))
     fingerprint = "" if task.many else fingerprints(task.read, SolveWith(task.settings), args.tile)(task.frames[0])
     is_finished = not task.many and (read_record(task.output) or {}).get("fingerprint") == fingerprint
+    kept = is_finished and not args.overwrite
     if args.dry_run:
-        messages.dry_run(args, task)
+        messages.dry_run(args, task, kept=kept)
     check_places(args, files, task, args.overwrite or is_finished)
     figures = None if task.many or args.tile is not None else figures_folder(args.figures, task.output)
-    if is_finished and not args.overwrite:
-        say(args, f"{task.output} is finished: it was made from the same files with the same settings")
     if args.dry_run:
         return 0
     if task.many:
         return run_many(args, task)
-    if is_finished and not args.overwrite:
+    if kept:
+        say(args, messages.finished(task))
         return draw_again(args, task, figures)
     return run_single(args, task, figures, fingerprint)
 

@@ -27,7 +27,7 @@ def expected_steps(settings: Settings, frames: int = 1, *, search: bool | None =
         frames: snapshots, one after the other.
         search: whether the camera is searched for; None: as the settings say.
     """
-    wanted = {TRIALS: settings.solver == "auto", FINAL: True, ERRORS: settings.uncertainty, SIDE: settings.side}
+    wanted = {TRIALS: chooses(settings), FINAL: True, ERRORS: settings.uncertainty, SIDE: settings.side}
     each = [name for name, so in wanted.items() if so]
     steps = [CAMERA] if (settings.searches if search is None else search) else []
     steps += [f"{run_label(k, frames)}{name}" for k in range(frames) for name in each]
@@ -36,7 +36,12 @@ def expected_steps(settings: Settings, frames: int = 1, *, search: bool | None =
 
 def tiled_steps(settings: Settings) -> list[str]:
     """The same of a frame that is reconstructed in tiles."""
-    return [*([CAMERA] if settings.searches else []), TRIALS, TILES]
+    return [*([CAMERA] if settings.searches else []), *([TRIALS] if chooses(settings) else []), TILES]
+
+
+def chooses(settings: Settings) -> bool:
+    """Whether anything is chosen by trials: not by solvers of a name, nor where a plan is given."""
+    return settings.solver == "auto" and settings.plan is None
 
 
 def run_label(k: int, frames: int) -> str:
