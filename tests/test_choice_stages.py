@@ -365,7 +365,9 @@ def test_a_plan_names_its_weights(shot, tmp_path):
     save_plan(tmp_path / "plan.json", Plan.from_dict(values, load_prior(own)))
     how = {"step": 1, "plan": tmp_path / "plan.json"}
     for plan in (how["plan"], Plan.from_dict(values)):
-        assert reconstruct(shot.y, shot.A.mask, step=1, plan=plan, weights=own).plan.learned.source == own.name
+        found = reconstruct(shot.y, shot.A.mask, step=1, plan=plan, weights=own)
+        assert found.plan.learned.source == own.name
+        check_words(found.explain())
     refused(reconstruct, shot.y, shot.A.mask, **how)
 
 

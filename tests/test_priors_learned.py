@@ -137,6 +137,7 @@ def test_a_file_named_like_shipped_weights_is_not_taken_for_them(tmp_path, monke
     assert load_prior("./free").source == "./free" and load_prior("./free").size == SMALL
     assert load_prior("free").source == "free" and content_of(Settings(weights="free"))["weights"] == KINDS["free"]
     assert content_of(Settings())["weights"] == KINDS["free"]
+    assert content_of(Settings(plan="p.json"))["weights"] != KINDS["free"], "but those of the plan"
     for other in (content_of(Settings(weights="./free"))["weights"], content_of({"mask": "free"})["mask"]):
         assert other["sha256"] == hashlib.sha256(Path("free").read_bytes()).hexdigest()
 

@@ -193,7 +193,8 @@ def test_the_methods_say_which_weights_were_used():
     """They differ in what they may be used for."""
     choice = {"prior": "total variation, learned", "network": load_prior("free").weights}
     text = methods_text(ReportData(np.ones((3, 4, 5)), choice=choice))
-    assert "an unrolled network for any mask with the free weights (free for any use);" in text
+    assert "an unrolled network for any mask with the free weights (free for any use); basis" in text
+    assert "are those of a plan" in text and "held out" not in text
     assert LearnedPrior(Size(width=8)).weights == "weights of your own (in memory)"
 
 

@@ -39,6 +39,7 @@ class FoundCamera:
         disputed: how many look so, where they are too many to be believed, and none of them is left out.
         mask_error: what was learned of the mask element by element; it is in `mask` where it was accepted. None where
             it was not looked for.
+        network: the weights that this was learned with, and what they may be used for, in words; empty without any.
     """
 
     mask: np.ndarray
@@ -54,6 +55,7 @@ class FoundCamera:
     defects: int = 0
     disputed: int = 0
     mask_error: MaskError | None = None
+    network: str = ""
 
     @classmethod
     def as_given(cls, m: Measurement) -> FoundCamera:
@@ -125,7 +127,8 @@ class FoundCamera:
             words.append("light between the bands counted to them")
         before, after = self.errors or (0.0, 0.0)
         if self.corrected is not None:
-            words.append(f"its elements corrected by {float(self.corrected.error.std()) / float(self.mask.max()):.1%}")
+            by = float(self.corrected.error.std()) / float(self.mask.max())
+            words.append(f"its elements corrected by {by:.1%}{f' with {self.network}' if self.network else ''}")
             before, after = self.corrected.mean_errors
             if self.sensitivity is not None:
                 words.append(f"the sensitivity of detector pixels by {self.sensitivity.std():.1%}")
@@ -200,7 +203,7 @@ class FoundCamera:
     def as_dict(self) -> dict[str, Any]:
         """Plain values that JSON can hold."""
         stated = {"accepted": self.accepted, "dispersion": self.dispersion, "message": self.message}
-        stated |= {"defects": self.defects, "disputed": self.disputed}
+        stated |= {"defects": self.defects, "disputed": self.disputed, "network": self.network}
         errors = None if self.errors is None else list(self.errors)
         learned = None if self.mask_error is None else self.mask_error.as_dict()
         return stated | {"held_out_errors": errors, "mask_error": learned} | asdict(self.model)

@@ -180,7 +180,8 @@ def _corrected(
 ) -> FoundCamera:  # fmt: skip
     """A camera with the error of its mask's elements corrected, where the snapshots show one."""
     m = found.in_place(given)
-    prior = None if prior is None else prior.on(camera.device)
+    if prior is not None:
+        found, prior = replace(found, network=prior.weights), prior.on(camera.device)
     snapshots = of_other_scenes(snapshots)
     height, width = camera.cube_shape[1:]
     side = max(PART, SPANS * (max(camera.shifts) - min(camera.shifts)))

@@ -172,7 +172,7 @@ def _in_short(outcome: Outcome) -> list[str]:
     network = f", with {plan.network}" if plan.network else ""
     built = f"Built from {_basis_in_words(plan.basis, len(plan.vectors))} with {priors}{network}"
     if evidence is None:
-        return [f"{built}, as the plan says."]
+        return [f"{built}, {'all else ' if plan.is_learned and plan.replaced else ''}as the plan says."]
     where = "" if evidence.part is None else ", in a window of the frame"
     grade = "through that mask" if outcome.doubt else _grade(outcome, plan.noise, evidence.held_out_error)
     grade = f"but the run {outcome.result.message}" if outcome.result.status == "stopped" else grade

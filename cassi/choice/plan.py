@@ -15,6 +15,11 @@ from cassi.errors import InputError
 from cassi.priors.learned import KINDS, LearnedPrior, shipped_prior
 
 
+def name_of(weights: LearnedPrior | None) -> str:
+    """The name of weights in a plan; empty without any."""
+    return "" if weights is None else weights.source or "given in memory"
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """The choices of the default solver. The plan of one snapshot can be used for similar ones.
@@ -29,6 +34,7 @@ class Plan:
         learned: the network of its stages; None without one.
         axis: number of bands or their wavelengths, for the smooth basis of the network.
         source: name of the file it was read from.
+        replaced: the weights that it names, where others are used in their place.
     """
 
     basis: str
@@ -39,6 +45,7 @@ class Plan:
     learned: LearnedPrior | None = field(default=None, repr=False)
     axis: int | tuple[float, ...] | None = None
     source: str = ""
+    replaced: str = ""
 
     @property
     def prior(self) -> str:
@@ -53,7 +60,16 @@ class Plan:
     @property
     def network(self) -> str:
         """The weights of a network among its stages, and what they may be used for, in words; empty without one."""
-        return self.learned.weights if self.is_learned and self.learned is not None else ""
+        if not self.is_learned or self.learned is None:
+            return ""
+        others = f" in place of the plan's ({self.replaced})" if self.replaced else ""
+        return self.learned.weights + others
+
+    def with_weights(self, weights: LearnedPrior, named: str) -> Self:
+        """The plan, which names some weights, with these."""
+        if weights is self.learned:
+            return self
+        return replace(self, learned=weights, replaced="" if named == name_of(weights) else named)
 
     def problem(self, y: Tensor, brightness: float | None = None) -> Problem:
         """The problem that its stages solve for a snapshot; `brightness` as for `Problem`."""
@@ -81,7 +97,7 @@ class Plan:
             "level": self.relative_level,
             "stages": as_list(self.stages),
             "axis": list(self.axis) if isinstance(self.axis, tuple) else self.axis,
-            "weights": None if self.learned is None else self.learned.source or "given in memory",
+            "weights": name_of(self.learned) or None,
         }
 
     @classmethod
@@ -101,12 +117,14 @@ class Plan:
             if not (usable and stages and vectors.ndim == 2 and bands in (vectors.shape[1], None)):
                 raise ValueError("numbers out of range, no stages, or not as many bands as vectors have")
             model = NoiseModel(alpha, beta, str(noise["source"]))
-            plan = cls(str(values["basis"]), vectors, model, level, stages, weights, axis)
+            plan = cls(str(values["basis"]), vectors, model, level, stages, None, axis)
         except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
             raise InputError(f"no plan of this version of the program ({error!r}); reconstruct again") from error
-        if weights is not None or not any(stage.needs_network for stage in stages):
-            return plan
         named = values.get("weights", "research")  # older plans name none
+        if weights is not None:
+            return plan.with_weights(weights, str(named or ""))
+        if not plan.is_learned:
+            return plan
         if named not in tuple(KINDS):
             raise InputError(f"the plan uses weights of your own, {named}; give them, too (--weights FILE)")
         return replace(plan, learned=shipped_prior(named))

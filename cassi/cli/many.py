@@ -10,6 +10,7 @@ from typing import Any
 
 from cassi.calibration.camera_as_found import FoundCamera
 from cassi.calibration.found_camera import FRAMES
+from cassi.choice.plan import Plan
 from cassi.cli.cluster import executor_at
 from cassi.cli.messages import inform
 from cassi.cli.reading import Task, provenance
@@ -22,7 +23,7 @@ from cassi.looking.film import write_film
 from cassi.looking.report_data import read_report
 from cassi.optics.measurement import Measurement, camera_difference
 from cassi.priors.learned import as_prior
-from cassi.running.arguments import load
+from cassi.running.arguments import load, open_files
 from cassi.running.many import BatchReport, SolveWith, reconstruct_many
 from cassi.running.pipeline import Listener, find_with_settings, reconstruct_measurement
 from cassi.running.plan_file import load_plan, save_plan
@@ -62,6 +63,8 @@ def run_many(args: argparse.Namespace, task: Task) -> int:
         if args.save_plan:
             save_common_plan(args, task, settings)
             settings = replace(followed, camera=settings.camera)
+    if isinstance(plan := open_files(settings).plan, Plan):
+        inform(args, f"the plan {plan.source} is followed{f', with {plan.network}' if plan.network else ''}")
     frames, place = task.frames, task.output
     read: Callable[..., Measurement] = task.read
     solve: Callable[..., Reconstruction] = SolveWith(settings, str(task.settings.camera))

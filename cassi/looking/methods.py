@@ -53,11 +53,13 @@ def methods_text(data: ReportData) -> str:
         if choice.get("network"):
             used[-1] += f" with {choice['network']}"
         count = f" with {choice['components']} components" if choice.get("components") else ""
+        error = choice.get("held_out_error")
+        how = "are those of a plan that was made before"
+        if _number(error):
+            how = f"were chosen by their error at detector pixels that were held out, {error:.1%} in the end"
         sentences.append(
             f"The cube is the maximum a posteriori estimate in a spectral subspace{count}, under "
-            f"{', then '.join(used)}; basis, noise, weights and priors were chosen by their error at "
-            "detector pixels that were held out"
-            + (f", {choice['held_out_error']:.1%} in the end." if _number(choice.get("held_out_error")) else ".")
+            f"{', then '.join(used)}; basis, noise, weights and priors {how}."
         )
     if divided:
         sentences.append(

@@ -12,7 +12,7 @@ from torch import Tensor
 from cassi.calibration.camera_as_found import FoundCamera
 from cassi.calibration.dark_frame import less_dark, read_dark
 from cassi.choice.noise import CameraNoise
-from cassi.choice.plan import Plan
+from cassi.choice.plan import Plan, name_of
 from cassi.errors import InputError
 from cassi.files.layout import displaced_down, sheared_masks, shifts_and_mask
 from cassi.files.options import ReadOptions
@@ -156,7 +156,7 @@ def open_files(settings: Settings) -> Settings:
     if isinstance(plan, str | os.PathLike):
         plan = load_plan(plan, weights if isinstance(weights, LearnedPrior) else None)
     elif isinstance(plan, Plan) and isinstance(weights, LearnedPrior):
-        plan = replace(plan, learned=weights)
+        plan = plan.with_weights(weights, name_of(plan.learned))
     kinds = (("weights", weights, LearnedPrior), ("side", side, SidePicture), ("plan", plan, Plan))
     for name, value, kind in (*kinds, ("white", settings.white, Measurement)):
         if value is not None and not isinstance(value, kind):

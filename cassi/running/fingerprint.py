@@ -93,7 +93,8 @@ def content_of(value: object) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         values = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         if isinstance(value, Settings) and value.weights in (None, *KINDS):  # no file: shipped ones change, too
-            return content_of({**values, "weights": KINDS[str(value.weights or DEFAULT)]})
+            named = KINDS if value.weights is None and value.plan is not None else KINDS[str(value.weights or DEFAULT)]
+            return content_of({**values, "weights": named})  # without a name those of the plan, whichever it names
         return {name: content_of(one) for name, one in values.items()}
     if isinstance(value, Mapping):
         return {key: content_of(one) for key, one in sorted(value.items()) if one is not None}
