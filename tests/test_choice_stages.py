@@ -344,7 +344,8 @@ def test_a_plan_comes_back_from_plain_values_and_is_repeated(shot):
     plain = found.plan.as_dict()
     for wrong in (
         {}, *(plain | {"stages": [stage]} for stage in (["none", 1], ["tv", 1, 2], ["tv", -3], ["nonlocal", 1, 2.5])),
-        plain | {"stages": [["nonlocal", 0, 2]]},
+        plain | {"stages": [["nonlocal", 0, 2]]}, plain | {"stages": [["learned", 0]]}, plain | {"stages": []},
+        plain | {"axis": [500.0] * 6}, plain | {"level": 1e300},
         plain | {"noise": plain["noise"] | {"alpha": "a"}}, plain | {"level": math.nan}, plain | {"axis": "x"},
         plain | {"vectors": [[math.nan] * 6]}, plain | {"axis": 5}, plain | {"vectors": []},
     ):  # fmt: skip

@@ -318,7 +318,10 @@ def test_the_pseudo_inverse_is_that_of_moore_and_penrose(case):
 
 def test_what_is_kept_of_a_camera_follows_a_learned_mask_and_an_iterated_inverse_has_no_derivative_in_it():
     mask = (masks(4, 5) + 0.5).requires_grad_()
-    for A in (BlurredCASSI(mask, (0.0, 1.5)), MultiShot((CASSI(mask, (0, 1)), CASSI(mask, (0, -1))))):
+    own = Sum()
+    own.gains = own.gains.clone().requires_grad_()
+    blurred, shots = BlurredCASSI(mask, (0.0, 1.5)), MultiShot((CASSI(mask, (0, 1)), CASSI(mask, (0, -1))))
+    for A in (blurred, shots, own, own.weighted(row_weights(4, 5))):
         refused(A.pinv, torch.ones(A.measurement_shape, dtype=F64), error=RuntimeError)
     mask, y = torch.nn.Parameter(masks(4, 5) + 0.5), torch.ones(4, 7, dtype=F64)
     before = (A := BlurredCASSI(mask, (0.0, 1.5))).first_guess(y).detach()

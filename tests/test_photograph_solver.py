@@ -15,6 +15,7 @@ from cassi import CASSI, SidePicture
 from cassi.choice.stages import Learned, Tv
 from cassi.cli.main import main
 from cassi.looking.metrics import psnr
+from cassi.optics.measurement import Measurement
 from cassi.photograph.picture import expected_response, read_side_picture
 from cassi.photograph.similarity import Similarity
 from cassi.photograph.solver import _fill_blank_corners
@@ -47,6 +48,16 @@ def test_a_color_picture_is_worth_decibels(snapshot):
     assert found.choice["side"]["used"]
     check_words(found.explain())
     assert json.loads(json.dumps(found.choice))["side"]["pose"][0] == pytest.approx(1.5, abs=0.01)
+    assert found.plan.as_dict() == alone.plan.as_dict() == found.choice["plan"], "for snapshots without a picture, too"
+
+
+def test_a_white_reference_is_solved_without_the_picture_of_the_scene(snapshot):
+    (x, mask, y, _), told = snapshot, list[str]()
+    A = CASSI.from_step(mask, 2, 8)
+    white = Measurement(y=A.forward(torch.ones_like(x)).numpy(), mask=mask.numpy(), shifts=A.shifts)
+    how = {"num_bands": 8, "camera": "as-given", "quality": "fast", "side": SidePicture(photograph(x)), "white": white}
+    cassi.reconstruct(y, mask, **how, progress=lambda step, share: told.append(step))
+    assert "side picture" in told and "white reference, side picture" not in told
 
 
 @pytest.mark.parametrize("shape", ["as it was", "with all of it"])

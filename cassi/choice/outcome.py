@@ -78,6 +78,7 @@ class Outcome:
         side: how a side picture was used; None if there was none.
         stage_starts: the number of each stage's first iteration, and its name.
         doubt: why the mask does not fit the snapshot; empty if it does.
+        plan_alone: of the snapshot alone, where `plan` solved it beside a side picture, which another will not have.
     """
 
     result: Result
@@ -93,6 +94,7 @@ class Outcome:
     side: SideEvidence | None = None
     stage_starts: tuple[tuple[int, str], ...] = ()
     doubt: str = ""
+    plan_alone: Plan | None = None
 
     def scaled(self, factor: float) -> Self:
         """The outcome for a snapshot and cube multiplied by `factor`."""
@@ -100,6 +102,7 @@ class Outcome:
             self,
             result=replace(self.result, x=self.result.x * factor),
             plan=None if self.plan is None else self.plan.scaled(factor),
+            plan_alone=None if self.plan_alone is None else self.plan_alone.scaled(factor),
             uncertainty=None if self.uncertainty is None else self.uncertainty * factor,
             brightness=self.brightness * factor,
         )
@@ -124,7 +127,7 @@ class Outcome:
             "iterations": len(self.result.history),
             "discrepancy": self.discrepancy,
             "noise": plan.noise.as_dict(),
-            "plan": plan.as_dict(),
+            "plan": (self.plan_alone or plan).as_dict(),
             "reason": self.explain(),
             "evidence": self.explain(verbose=True),
         }
@@ -172,7 +175,11 @@ def _in_short(outcome: Outcome) -> list[str]:
     network = f", with {plan.network}" if plan.network else ""
     built = f"Built from {_basis_in_words(plan.basis, len(plan.vectors))} with {priors}{network}"
     if evidence is None:
-        return [f"{built}, {'all else ' if plan.is_learned and plan.replaced else ''}as the plan says."]
+        words = [f"{built}, {'all else ' if plan.is_learned and plan.replaced else ''}as the plan says."]
+        if outcome.discrepancy is None:
+            return words
+        ratio = math.sqrt(outcome.discrepancy)
+        return [*words, f"The misfit is {ratio:.2g} times what the plan's noise explains: near 1 where the plan fits."]
     where = "" if evidence.part is None else ", in a window of the frame"
     grade = "through that mask" if outcome.doubt else _grade(outcome, plan.noise, evidence.held_out_error)
     grade = f"but the run {outcome.result.message}" if outcome.result.status == "stopped" else grade

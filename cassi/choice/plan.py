@@ -1,6 +1,5 @@
 """The plan of a reconstruction: the choices of the default solver as plain values."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from cassi.choice.chain import Chain, as_list, from_list
 from cassi.choice.noise import NoiseModel
-from cassi.choice.stages import Problem
+from cassi.choice.stages import Problem, Tv
 from cassi.errors import InputError
 from cassi.priors.learned import KINDS, LearnedPrior, shipped_prior
 
@@ -112,10 +111,12 @@ class Plan:
             vectors = torch.tensor(values["vectors"], dtype=torch.float64)
             alpha, beta, level = (float(v) for v in (noise["alpha"], noise["beta"], values["level"]))
             axis = tuple(map(float, axis)) if isinstance(axis, list) else axis
-            bands = len(axis) if isinstance(axis, tuple) else axis
-            usable = min(alpha, beta) >= 0 < level and math.isfinite(alpha + beta + level + float(vectors.sum()))
-            if not (usable and stages and vectors.ndim == 2 and bands in (vectors.shape[1], None)):
-                raise ValueError("numbers out of range, no stages, or not as many bands as vectors have")
+            bands = len(set(axis)) if isinstance(axis, tuple) else axis
+            numbers = torch.tensor([alpha, beta, level, *(axis if isinstance(axis, tuple) else ())])
+            finite = bool(numbers.isfinite().all() and vectors.float().isfinite().all())
+            usable = finite and min(alpha, beta) >= 0 < level and stages and isinstance(stages[0], Tv)
+            if not (usable and vectors.ndim == 2 and bands in (vectors.shape[1], None)):
+                raise ValueError("numbers out of range, stages that nothing starts, or other bands than vectors have")
             model = NoiseModel(alpha, beta, str(noise["source"]))
             plan = cls(str(values["basis"]), vectors, model, level, stages, None, axis)
         except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:

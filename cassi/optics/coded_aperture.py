@@ -88,10 +88,6 @@ class CodedAperture(Camera):
     def device(self) -> torch.device:  # type: ignore[override]
         return self.mask.device
 
-    @property
-    def learned(self) -> bool:
-        return self.mask.requires_grad or super().learned
-
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """A new operator on another device or in another floating-point type."""
         return replace(self, mask=self.mask.to(device=device, dtype=dtype))

@@ -85,10 +85,6 @@ class MultiShot(Camera):
         return sharp and len({tuple(d - min(shot.shifts) for d in shot.shifts) for shot in self.shots}) == 1
 
     @property
-    def learned(self) -> bool:
-        return any(shot.learned for shot in self.shots)
-
-    @property
     def weights(self) -> Tensor | None:  # type: ignore[override]
         """Row weights (K, H, W'), or None if no shot has any."""
         if all(shot.weights is None for shot in self.shots):

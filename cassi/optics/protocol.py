@@ -73,8 +73,8 @@ class Camera(ABC):
 
     @property
     def learned(self) -> bool:
-        """Whether the mask or the weights of the camera require a gradient."""
-        return self.weights is not None and self.weights.requires_grad
+        """Whether a tensor of the camera requires a gradient, or one of the cameras that it is made of."""
+        return any(map(_learned, vars(self).values()))
 
     def __matmul__(self, x: Tensor) -> Tensor:
         """A x, see `forward`."""
@@ -319,6 +319,12 @@ class Camera(ABC):
                 "move one of them with .to(...)"
             )
         return tensor
+
+
+def _learned(part: object) -> bool:
+    if isinstance(part, Tensor):
+        return part.requires_grad
+    return part.learned if isinstance(part, Camera) else isinstance(part, list | tuple) and any(map(_learned, part))
 
 
 def check_measurement(A: Camera, y: Tensor) -> Tensor:

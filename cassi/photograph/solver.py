@@ -82,7 +82,7 @@ def solve_beside(
     basis = best.joint.problem.basis
     plan = replace(alone.plan, basis=f"smooth-{len(basis)}", vectors=basis, stages=stages, learned=None)
     judged = alone.evidence if alone.evidence is None else replace(alone.evidence, held_out_error=best.error, trials=())
-    made = replace(alone, result=result, plan=plan, evidence=judged, side=evidence)
+    made = replace(alone, result=result, plan=plan, plan_alone=alone.plan, evidence=judged, side=evidence)
     return replace(made, discrepancy=None, stage_starts=starts)
 
 

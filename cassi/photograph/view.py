@@ -70,10 +70,6 @@ class SideView(Camera):
         return self.camera.device
 
     @property
-    def learned(self) -> bool:
-        return self.camera.learned
-
-    @property
     def weights(self) -> Tensor | None:  # type: ignore[override]
         """Row weights (S + K, H, W'), 0 beyond the photograph; None if neither has any."""
         w = self.camera.weights

@@ -315,7 +315,7 @@ def divide_by_white(
             "those of the snapshot are used for both"
         )
         white = replace(white, sensitivity=m.sensitivity)
-    same = replace(settings, uncertainty=False, camera=result.camera or "as-given")
+    same = replace(settings, uncertainty=False, side=None, camera=result.camera or "as-given")
     scene = prepare_scene(replace(white, check=result.check), same, quiet)
     light = assemble(scene, solve_frames(scene, same, quiet, start), same, start)
     listener.inform(f"divided by the light on the white reference {white.source}: the cube is reflectance")

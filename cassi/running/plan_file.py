@@ -28,8 +28,10 @@ def load_plan(path: PathLike, weights: LearnedPrior | None = None) -> Plan:
         InputError: the file cannot be read, holds no plan of this version of the program, or names other weights.
     """
     try:
-        plan = Plan.from_dict(json.loads(Path(path).read_text(encoding="utf-8")), weights)
-        return replace(plan, source=Path(path).name)
+        values = json.loads(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(values, dict):
+            raise ValueError("holds none")
+        return replace(Plan.from_dict(values, weights), source=Path(path).name)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     except (OSError, ValueError) as error:

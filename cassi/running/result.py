@@ -67,12 +67,12 @@ class Finished:
     @property
     def plan(self) -> Plan | None:
         """The plan of the (first) snapshot, for `reconstruct(plan=...)` of others like it; None from other solvers."""
-        return self.outcomes[0].plan
+        return self.outcomes[0].plan_alone or self.outcomes[0].plan
 
     @property
     def method(self) -> str:
         """What made the (first) cube: the solver, or the priors of the default one."""
-        plan = self.plan
+        plan = self.outcomes[0].plan
         return self.outcomes[0].solver if plan is None else ", ".join(dict.fromkeys(s.words for s in plan.stages))
 
     @property

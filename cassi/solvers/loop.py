@@ -78,7 +78,7 @@ class Loop:
         self._records = records
         self._every: int = min(READ_EVERY, getattr(monitor, "every", READ_EVERY))
         self._history: list[Record] = []
-        self._pending: list[tuple[float, Tensor]] = []  # seconds and sums of squares (n, 4, m), not transferred yet
+        self._pending: list[tuple[float, Tensor]] = []  # seconds and sums of squares (4, n), not transferred yet
         self._required: list[tuple[Tensor, str]] = []
         self._status: Status = "max_iters"
         self._done = False
@@ -91,14 +91,9 @@ class Loop:
             raise ValueError(message)
 
     def __iter__(self) -> Iterator[int]:
-        for block in self.blocks(1):
-            yield block[0]
-
-    def blocks(self, size: int) -> Iterator[range]:
-        """The iterations, `size` at a time, and those that are left; each block is closed by one `close`."""
         self._start = time.perf_counter()
-        for k in range(0, self._num_iters, size):
-            yield range(k, min(k + size, self._num_iters))
+        for k in range(self._num_iters):
+            yield k
             if self._done:
                 break
 
@@ -112,15 +107,12 @@ class Loop:
             ValueError: v and v_old differ in shape.
             FloatingPointError: residual or change is not finite.
         """
-        if self._records:
-            self.close(v, _squares(v, v_old, y_v, y)[None])
-
-    def close(self, v: Tensor, squares: Tensor) -> None:
-        """`compare` for n iterations, with `_squares` of each of them (n, 4, m)."""
+        if not self._records:
+            return
+        squares = _squares(v, v_old, y_v, y)
         self._pending.append((time.perf_counter() - self._start, squares))
-        pending = sum(len(some) for _, some in self._pending)
-        last = len(self._history) + pending == self._num_iters
-        if squares.is_cpu or last or pending >= self._every:
+        last = len(self._history) + len(self._pending) == self._num_iters
+        if squares.is_cpu or last or len(self._pending) >= self._every:
             self._append(v, self._transfer())
 
     def record(self, v: Tensor, *, residual: float, change: float) -> None:
@@ -131,17 +123,16 @@ class Loop:
         """Seconds, residual and change of the pending iterations, in a single transfer."""
         pending, self._pending = self._pending, []
         required, self._required = self._required, []
-        values = torch.cat([squares for _, squares in pending]).sum(-1)
+        values = torch.stack([squares for _, squares in pending]).sum(-1)
         if required:
             values = torch.cat([values.flatten(), *(condition.double().view(1) for condition, _ in required)])
         numbers = values.flatten().tolist()
-        times = [seconds for seconds, squares in pending for _ in squares]
-        for (_, message), holds in zip(required, numbers[4 * len(times) :], strict=True):
+        for (_, message), holds in zip(required, numbers[4 * len(pending) :], strict=True):
             if not holds:
                 raise ValueError(message)
         return [
             (seconds, _ratio(*numbers[4 * n : 4 * n + 2]), _ratio(*numbers[4 * n + 2 : 4 * n + 4]))
-            for n, seconds in enumerate(times)
+            for n, (seconds, _) in enumerate(pending)
         ]
 
     def _append(self, v: Tensor, numbers: list[tuple[float, float, float]]) -> None:
