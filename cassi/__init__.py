@@ -1,9 +1,15 @@
 """cassi: spectral cubes from coded-aperture snapshots."""
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from cassi.version import __version__ as __version__
+
+# Before torch is loaded: its idle threads wait awake for microseconds, then sleep. Else they do for milliseconds, and
+# take the cores from our own threads and from other programs.
+if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
+    os.environ["GOMP_SPINCOUNT"] = "1000"
 
 if TYPE_CHECKING:
     from cassi.calibration.estimate import Calibration as Calibration, calibrate as calibrate

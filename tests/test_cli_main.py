@@ -38,20 +38,19 @@ def test_help_and_version_load_no_torch_and_idle_threads_sleep():
     code = (
         "import os, sys; from cassi.cli.main import main\n"
         "try: main(sys.argv[1:])\n"
-        "except SystemExit: print('torch' in sys.modules, 'numpy' in sys.modules, os.environ.get('OMP_WAIT_POLICY'))"
+        "except SystemExit: print('torch' in sys.modules, 'numpy' in sys.modules, os.environ.get('GOMP_SPINCOUNT'))"
     )
-    plain = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    plain = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
 
     def last_line(*words: str, **more: str) -> str:
         command = [sys.executable, "-c", code, *words]
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True, env=plain | more)
         return done.stdout.splitlines()[-1]
 
-    for words in (["--help"], ["--version"]):
-        assert last_line(*words) == "False False None", words
-    for name in COMMANDS:
-        assert last_line(name, "--help") == "False False PASSIVE", name
-    assert last_line("view", "--help", OMP_WAIT_POLICY="ACTIVE") == "False False ACTIVE"
+    for words in (["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)):
+        assert last_line(*words) == "False False 1000", words
+    assert last_line("view", "--help", OMP_WAIT_POLICY="ACTIVE") == "False False None"
+    assert last_line("view", "--help", GOMP_SPINCOUNT="7") == "False False 7"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -46,6 +46,17 @@ def test_every_method_against_the_dense_matrix(case: Case, weighted: bool, devic
     tv, ty = torch.as_tensor(v, device=device), torch.as_tensor(y, device=device)
     np.testing.assert_allclose(A.prox(tv, ty, rho).cpu().numpy().ravel(), solved, atol=1e-12)
 
+    # covariance of a measurement, with and without a batch axis
+    K = min(2, A.num_bands)
+    B, S = rng.standard_normal((K, A.num_bands)), rng.random((3, K, 1))
+    to_y = phi.reshape(len(phi), A.num_bands, -1)
+    p = rng.standard_normal((3, *A.measurement_shape))
+    for n, covariance in enumerate(np.einsum("ycp,kc,k,kd,zdp->yz", to_y, B, s[:, 0], B, to_y) for s in S):
+        expected = (covariance @ p[n].ravel()).reshape(A.measurement_shape)
+        tb, tsb, tp = (torch.as_tensor(a, device=device) for a in (B, S * B, p))
+        np.testing.assert_allclose(A.subspace_gram(tp, tb, tsb)[n].cpu(), expected, atol=1e-12)
+        np.testing.assert_allclose(A.subspace_gram(tp[n], tb, tsb[n]).cpu(), expected, atol=1e-12)
+
     assert A.norm() == pytest.approx(np.linalg.svd(phi, compute_uv=False)[0], rel=1e-12, abs=1e-15)
 
 

@@ -1,7 +1,6 @@
 """The program `cassi` and its subcommands; the scripts of the repository are doors to the same."""
 
 import gc
-import os
 import signal
 import sys
 from collections.abc import Callable
@@ -51,8 +50,6 @@ def script(name: str) -> Callable[..., int]:
 @writable_streams()
 def run(name: str, argv: list[str], prog: str) -> int:
     """Parse and run one subcommand; returns its exit code."""
-    # Before torch is loaded: its idle threads sleep. Spinning, they take the cores from other programs and from ours.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if name == "calibrate" and argv[:1] == ["refine"]:
         name, argv, prog = "refine", argv[1:], f"{prog} refine"
     args = parser_of(name, prog, *HELP[name]).parse_intermixed_args(argv)

@@ -58,7 +58,7 @@ def compile_last() -> None:
     image, weight, dual = torch.rand(1, 8, 8, generator=generator), torch.ones(()), torch.zeros(2, 1, 8, 8)
     tv_steps(image, weight, dual, None, 1, 1.0)
     filters = learn_filters(torch.rand(8, 8, 2, generator=generator), torch.arange(6)[None], 3, 1.0)
-    apply_filters(torch.rand(8, 8, 2, generator=generator), filters)
+    apply_filters(torch.rand(2, 8, 8, generator=generator), filters, torch.ones(2), torch.ones(8, 8))
 
 
 if __name__ == "__main__":

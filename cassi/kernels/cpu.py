@@ -78,6 +78,17 @@ def subspace_step(
         share_out(_subspace_step_of_shots, count, work, *operands, modes.detach().numpy(), c)
 
 
+def subspace_gram(
+    p: Tensor, basis: Tensor, scaled: Tensor, mask: Tensor, shifts: tuple[int, ...], weights: Tensor | None, out: Tensor
+) -> None:
+    """`cassi.CASSI.subspace_gram` into out (..., H, W'), without the cube that lies between."""
+    given, rows = stack(p, 2), stack(out, 2)
+    columns = np.ascontiguousarray(basis.numpy().T)
+    each = np.broadcast_to(stack(scaled, 2), (len(rows), *basis.shape))
+    operands = (given, each, columns, stack(mask, 2)[None], _offsets(shifts), plain(weights, rows, 2), rows)
+    share_out(_subspace_gram, rows.shape[0] * rows.shape[1], 2 * p.numel() * basis.numel(), *operands)
+
+
 def squared_distances(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
     """|a - b|^2, |b|^2, |c - d|^2 and |d|^2, (4, 1), summed in float64 without a temporary."""
     sums = []
@@ -323,12 +334,18 @@ def _back_row(back: Array, y: Array, y_z: Array, e: Array, gamma: Array, omega: 
 
 
 @inline
+def _pieces(bands: int, components: int, width: int) -> tuple[int, int]:
+    """Into how many pieces a row is cut, and their width."""
+    pieces = -(-width // max(16, min(256, _BLAS_ALONE // (bands * components))))
+    return pieces, -(-width // pieces)
+
+
+@inline
 def _blocks(z: Array, bands: int) -> tuple[Array, Array, Array]:
     """Room for z in a block of rows, which would have left the cache by then, its spectra, and a change of z in a piece
     of a row: small enough that BLAS starts no threads of its own."""
     components, width = z.shape[1], z.shape[3]
-    pieces = -(-width // max(16, min(256, _BLAS_ALONE // (bands * components))))
-    piece = -(-width // pieces)
+    pieces, piece = _pieces(bands, components, width)
     rows = max(1, _SPECTRA // (bands * width * z.itemsize))
     old = np.zeros((rows, pieces, components, piece), z.dtype)
     return old, np.zeros((rows, pieces, bands, piece), z.dtype), np.zeros((components, piece), z.dtype)
@@ -354,6 +371,40 @@ def _subspace_step(
             w = weights[0, i] if weights.size else back[0, :0]
             _back_row(back[0], y[b, 0, i], y_z[b, 0, i], e[b, 0, i], gamma[b, 0, i], omega[b, 0, i], w)
             _change_row(back, x[r], basis, mask, offsets, i, old[r], change, z_new[b])
+        first += count
+
+
+@jit
+def _subspace_gram(
+    p: Array, scaled: Array, columns: Array, mask: Array, offsets: Array, weights: Array, out: Array, start: int,
+    stop: int
+) -> None:  # fmt: skip
+    height, width = mask.shape[2:]
+    bands, components = columns.shape
+    pieces, piece = _pieces(bands, components, width)
+    x = np.zeros((max(1, _SPECTRA // (bands * width * p.itemsize)), pieces, bands, piece), p.dtype)
+    z, back = np.zeros((components, piece), p.dtype), np.empty(p.shape[2], p.dtype)
+    first = start
+    while first < stop:
+        b, top = first // height, first % height
+        count = min(len(x), stop - first, height - top)
+        for r in range(count):
+            i = top + r
+            _copy(p[b, i], back)
+            if weights.size:
+                _set_product(back, back, weights[i])
+            for n in range(pieces):
+                left = n * piece
+                right = min(width, left + piece)
+                for c in range(bands):
+                    m = mask[0, c if mask.shape[1] > 1 else 0, i, left:right]
+                    _set_product(x[r, n, c, : right - left], back[offsets[c] + left : offsets[c] + right], m)
+                np.dot(scaled[b], x[r, n], z)
+                np.dot(columns, z, x[r, n])
+        _see(x[:count], mask, offsets, top, out[b : b + 1])
+        if weights.size:
+            for i in range(top, top + count):
+                _set_product(out[b, i], out[b, i], weights[i])
         first += count
 
 

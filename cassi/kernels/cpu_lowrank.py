@@ -4,7 +4,6 @@ import itertools
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from cassi.kernels.jit import Array, jit
@@ -15,46 +14,76 @@ _PARTS = 16  # into which the groups of patches are divided
 
 
 class CompiledGroups(NamedTuple):
-    """Groups of patches and the filters of each."""
+    """Groups of patches, the filters of each, and the buffers of their application.
+
+    The groups are divided into parts, whose number is independent of that of threads: each sums into its own rows,
+    which are added up in order.
+    """
 
     groups: Array  # (n, m), positions of patches of side `patch`, numbered row by row over the image
     patch: int
     basis: Array  # (n, K, K), eigenvectors of each group in columns, the weakest first
     begins: Array  # (n + 1,), where the filters of each group start; they belong to its last eigenvectors
     filters: Array  # (begins[n], p^2, p^2)
+    bounds: Array  # (parts + 1,), the groups of each part
+    rows: Array  # (parts, 2), the first row of its patches, and the one after the last
+    image: Array  # (H, W, K)
+    total: Array  # (parts, rows, W, K)
 
 
 def learn_filters(image: Tensor, groups: Tensor, patch: int, threshold: float) -> CompiledGroups:
     """The filters of groups (n, m) of an image (H, W, K) with unit noise; components with less energy are dropped."""
-    bands = image.shape[2]
-    values, places = image.flatten(1).numpy(), groups.contiguous().numpy()
+    height, width, bands = image.shape
+    values, places = image.numpy(), groups.contiguous().numpy()
     basis = np.zeros((len(places), bands, bands), values.dtype)
     count = np.zeros(len(places), np.int64)
-    share_out(_bases, len(places), 32 * SMALL, values, places, patch, threshold, basis, count)
+    lines = values.reshape(height, width * bands)
+    share_out(_bases, len(places), 32 * SMALL, lines, places, patch, threshold, basis, count)
     begins = np.concatenate([np.zeros(1, np.int64), np.cumsum(count)])
     filters = np.empty((begins[-1], patch**2, patch**2), values.dtype)
-    share_out(_filters, len(places), 32 * SMALL, values, places, patch, basis, begins, filters)
-    return CompiledGroups(places, patch, basis, begins, filters)
+    share_out(_filters, len(places), 32 * SMALL, lines, places, patch, basis, begins, filters)
+    parts = min(_PARTS, len(places))
+    bounds = np.array([len(places) * k // parts for k in range(parts + 1)])
+    first = [places[start:stop] // (width - patch + 1) for start, stop in itertools.pairwise(bounds)]
+    rows = np.array([(r.min(), r.max() + patch) for r in first])
+    total = np.empty((parts, np.ptp(rows, axis=1).max(), width, bands), values.dtype)
+    return CompiledGroups(places, patch, basis, begins, filters, bounds, rows, np.empty_like(values), total)
 
 
-def apply_filters(image: Tensor, compiled: CompiledGroups) -> Tensor:
-    """Filter all patches of the groups and sum them where they came from, (H, W, K)."""
-    height, width, bands = image.shape
-    groups, patch = compiled.groups, compiled.patch
-    columns = width - patch + 1
-    # the number of parts is independent of that of threads: each sums into its own rows, which are added up in order
-    parts = min(_PARTS, len(groups))
-    bounds = np.array([len(groups) * k // parts for k in range(parts + 1)])
-    rows = [groups[start:stop] // columns for start, stop in itertools.pairwise(bounds)]
-    first = np.array([r.min() for r in rows])
-    last = np.array([r.max() + patch for r in rows])
-    values = image.flatten(1).numpy()
-    total = np.zeros((parts, int((last - first).max()), width * bands), values.dtype)
-    share_out(_filtered, parts, 32 * SMALL, values, *compiled, bounds, first, total)
-    summed = torch.zeros(height, width * bands, dtype=image.dtype)
-    for part in range(parts):
-        summed[first[part] : last[part]] += torch.from_numpy(total[part, : last[part] - first[part]])
-    return summed.view(height, width, bands)
+def apply_filters(z: Tensor, compiled: CompiledGroups, level: Tensor, share: Tensor) -> None:
+    """Filter all patches of the groups in images z (K, H, W), in units of `level` (K,), and put them back.
+
+    Each pixel becomes `share` (H, W) times the sum of all patches that hold it.
+    """
+    images, height = z.numpy(), z.shape[1]
+    unit = level.numpy()
+    share_out(_channels_last, height, 4 * z.numel(), images, unit, compiled.image)
+    share_out(_filtered, len(compiled.rows), 32 * SMALL, *compiled)
+    share_out(_collected, height, 4 * z.numel(), compiled.total, compiled.rows, unit, share.numpy(), images)
+
+
+@jit
+def _channels_last(images: Array, unit: Array, out: Array, start: int, stop: int) -> None:
+    bands, _, width = images.shape
+    for i in range(start, stop):
+        for k in range(bands):
+            scale = images.dtype.type(1) / unit[k]
+            for j in range(width):
+                out[i, j, k] = images[k, i, j] * scale
+
+
+@jit
+def _collected(total: Array, rows: Array, unit: Array, share: Array, images: Array, start: int, stop: int) -> None:
+    bands, _, width = images.shape
+    line = np.empty((width, bands), images.dtype)
+    for i in range(start, stop):
+        line[:] = 0
+        for part in range(len(rows)):
+            if rows[part, 0] <= i < rows[part, 1]:
+                line += total[part, i - rows[part, 0]]
+        for k in range(bands):
+            for j in range(width):
+                images[k, i, j] = line[j, k] * (share[i, j] * unit[k])
 
 
 @jit
@@ -161,39 +190,67 @@ def _filters(
 
 @jit
 def _filtered(
-    image: Array, groups: Array, patch: int, basis: Array, begins: Array, filters: Array, bounds: Array, first: Array,
+    groups: Array, patch: int, basis: Array, begins: Array, filters: Array, bounds: Array, rows: Array, image: Array,
     total: Array, start: int, stop: int
 ) -> None:  # fmt: skip
-    m, bands, pixels = groups.shape[1], basis.shape[1], patch * patch
-    side = patch * bands
-    columns = image.shape[1] // bands - patch + 1
-    x, mean = np.empty((m * pixels, bands), image.dtype), np.empty((patch, side), image.dtype)
-    lines = x.reshape(m * patch, side)
-    rotated = np.empty(m * pixels * bands, image.dtype)
+    """Of each part: the sum of mean + (patch - mean) filtered over its patches.
+
+    Most groups hold nothing but their mean. Numbers without a sign spare a test of each index, which loops over the few
+    values of a line would notice.
+    """
+    _, width, bands = image.shape
+    m, pixels, side = groups.shape[1], patch * patch, patch * bands
+    flat, zero, share = image.reshape(image.size), image.dtype.type(0), image.dtype.type(1 / m)
+    mean = np.empty(patch * side, image.dtype)
+    x = np.empty((m * pixels, bands), image.dtype)
+    lines = x.reshape(x.size)
+    rotated = np.empty(x.size, image.dtype)
     plane, shrunk = np.empty((m, pixels), image.dtype), np.empty((m, pixels), image.dtype)
+    middle = np.empty(pixels, image.dtype)
+    M, P, S = np.uint64(m), np.uint64(patch), np.uint64(side)
+    K, columns, row = np.uint64(bands), np.uint64(width - patch + 1), np.uint64(width * bands)
     for part in range(start, stop):
+        out, first = total[part].reshape(total[part].size), np.uint64(rows[part, 0]) * row
+        out[: (rows[part, 1] - rows[part, 0]) * width * bands] = zero
         for g in range(bounds[part], bounds[part + 1]):
-            _gather(image, groups[g], patch, x, mean)
-            kept = begins[g + 1] - begins[g]
-            if kept == 0:
-                x[:] = 0
-            else:
+            members, kept = groups[g], begins[g + 1] - begins[g]
+            mean[:] = zero
+            for a in range(M):
+                corner = np.uint64(members[a]) // columns * row + np.uint64(members[a]) % columns * K
+                for i in range(P):
+                    source, average, line = corner + i * row, i * S, (a * P + i) * S
+                    for j in range(S):
+                        mean[average + j] += flat[source + j]
+                    if kept:
+                        for j in range(S):
+                            lines[line + j] = flat[source + j]
+            mean *= share
+            if kept:
                 vectors = basis[g][:, bands - kept :].copy()
-                components = rotated[: m * pixels * kept].reshape(m * pixels, kept)
-                _multiply(x, vectors, components)
+                components = rotated[: m * pixels * kept].reshape(m, pixels, kept)
+                _multiply(x, vectors, components.reshape(m * pixels, kept))
                 for k in range(kept):
+                    middle[:] = zero
                     for a in range(m):
                         for j in range(pixels):
-                            plane[a, j] = components[a * pixels + j, k]
+                            plane[a, j] = components[a, j, k]
+                            middle[j] += plane[a, j]
+                    middle *= share
+                    for a in range(m):
+                        for j in range(pixels):
+                            plane[a, j] -= middle[j]
                     np.dot(plane, filters[begins[g] + k], shrunk)
                     for a in range(m):
                         for j in range(pixels):
-                            components[a * pixels + j, k] = shrunk[a, j]
-                _multiply(components, vectors.T.copy(), x)
-            for a in range(m):
-                top, left = groups[g, a] // columns, groups[g, a] % columns
-                for i in range(patch):
-                    target = total[part, top + i - first[part], left * bands : left * bands + side]
-                    line, average = lines[a * patch + i], mean[i]
-                    for j in range(side):
-                        target[j] += line[j] + average[j]
+                            components[a, j, k] = shrunk[a, j]
+                _multiply(components.reshape(m * pixels, kept), vectors.T.copy(), x)
+            for a in range(M):
+                corner = np.uint64(members[a]) // columns * row + np.uint64(members[a]) % columns * K - first
+                for i in range(P):
+                    target, average, line = corner + i * row, i * S, (a * P + i) * S
+                    if kept:
+                        for j in range(S):
+                            out[target + j] += mean[average + j] + lines[line + j]
+                    else:
+                        for j in range(S):
+                            out[target + j] += mean[average + j]

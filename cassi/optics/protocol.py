@@ -259,6 +259,16 @@ class Camera(ABC):
         self.check_step(v, x, y, y_x, y_v, rho)
         return False
 
+    def subspace_gram(self, p: Tensor, B: Tensor, SB: Tensor) -> Tensor:
+        """A B^T S B A^T p: the covariance of A B^T z for uncorrelated z of variance S, applied to p like y.
+
+        Args:
+            p: (..., H, W').
+            B: (K, C). SB: S B, (..., K, C) with S diagonal.
+        """
+        x = B.mT @ (SB @ self.adjoint(p).flatten(-2))  # products of matrices are contiguous, as kernels want them
+        return self.forward(x.view(*x.shape[:-1], *self.cube_shape[1:]))
+
     def fused_step(self, y: Tensor, B: Tensor, gamma: Tensor, omega: Tensor, step: float) -> FusedStep | None:
         """One iteration of `cassi.solvers.subspace_tv` up to the prox, fused and in place; here there is none.
 

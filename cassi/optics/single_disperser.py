@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
+import torch
 from torch import Tensor
 
+from cassi.kernels import cpu
 from cassi.kernels.dispatch import kernels
 from cassi.kernels.shift_sum import shift_back, shift_sum
 from cassi.optics.coded_aperture import CodedAperture
@@ -109,6 +111,14 @@ class CASSI(CodedAperture):
             return False
         fast.data_step(v, y, mask, self.shifts, weights, gram, rho, accelerate, x, y_x, y_v)
         return True
+
+    def subspace_gram(self, p: Tensor, B: Tensor, SB: Tensor) -> Tensor:
+        """`Camera.subspace_gram`, on the CPU in one kernel."""
+        out = torch.empty_like(p)
+        if kernels(p, B, SB, self.mask, self.weights, out) is not cpu:
+            return super().subspace_gram(p, B, SB)
+        cpu.subspace_gram(p, B, SB, self.mask, self.shifts, self.weights, out)
+        return out
 
     def fused_step(self, y: Tensor, B: Tensor, gamma: Tensor, omega: Tensor, step: float) -> FusedStep | None:
         """`Camera.fused_step` in one kernel, if the device has one."""

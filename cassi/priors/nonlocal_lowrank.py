@@ -115,7 +115,7 @@ class GroupFilters:
         self._compiled: CompiledGroups | None = None
         self._parts: list[_Part] = []
         if kernels(z) is cpu:
-            self._compiled = learn_filters(_channels_last(z / level), groups, patch, threshold)
+            self._compiled = learn_filters((z / level).permute(1, 2, 0).contiguous(), groups, patch, threshold)
             return
         size = (_CHUNK if z.is_cpu else _CHUNK_ON_DEVICE) // (groups.shape[1] * bands * patch**2)
         self._scale, self._inverse = level * self._share, level.reciprocal().flatten()
@@ -132,8 +132,7 @@ class GroupFilters:
     def apply_(self, z: Tensor) -> None:
         """Denoise z, of the size for which the filters were made, in place."""
         if self._compiled is not None:
-            summed = apply_filters(_channels_last(z / self._level), self._compiled)
-            z.copy_(summed.mul_(self._share[..., None]).permute(2, 0, 1)).mul_(self._level)
+            apply_filters(z, self._compiled, self._level.flatten(), self._share)
             return
         out, fast = z if len(self._parts) == 1 else torch.empty_like(z), kernels(z)
         for number, part in enumerate(self._parts):
@@ -210,11 +209,6 @@ def _pixels(groups: Tensor, patch: int, width: int) -> Tensor:
     columns = width - patch + 1
     i = torch.arange(patch, device=groups.device)
     return (groups // columns * width + groups % columns).unsqueeze(-1) + (i[:, None] * width + i).flatten()
-
-
-def _channels_last(z: Tensor) -> Tensor:
-    """(K, H, W) -> (H, W, K)."""
-    return z.permute(1, 2, 0).contiguous()
 
 
 def singular_value_gain(s: Tensor, rows: int, columns: int) -> Tensor:

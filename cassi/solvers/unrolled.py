@@ -224,8 +224,7 @@ def _solve(A: Camera, B: Tensor, SB: Tensor, N: Tensor, M: Tensor, X: Tensor | N
     count = len(zero)
 
     def G(p: Tensor) -> Tensor:
-        x = B.mT @ (SB @ A.adjoint(p).flatten(-2))  # products of matrices are contiguous, as kernels want them
-        Gp = A.forward(x.view(*batch, *A.cube_shape)).addcmul_(N, p)
+        Gp = A.subspace_gram(p, B, SB).addcmul_(N, p)
         if X is not None and A.open is not None:
             e = A.open.adjoint(p).mul_(X).sum(-3, keepdim=True)
             Gp += A.open.forward(X * e)
