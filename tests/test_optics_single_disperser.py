@@ -57,6 +57,14 @@ def test_every_method_against_the_dense_matrix(case: Case, weighted: bool, devic
         np.testing.assert_allclose(A.subspace_gram(tp, tb, tsb)[n].cpu(), expected, atol=1e-12)
         np.testing.assert_allclose(A.subspace_gram(tp[n], tb, tsb[n]).cpu(), expected, atol=1e-12)
 
+    x = rng.random((3, *A.cube_shape))
+    for n, scene in enumerate(x):
+        E = (to_y * scene.reshape(A.num_bands, -1)).sum(1)
+        expected = (E @ E.T @ p[n].ravel()).reshape(A.measurement_shape)
+        tx = torch.as_tensor(x, device=device)
+        np.testing.assert_allclose(A.common_gram(tx, tp)[n].cpu(), expected, atol=1e-12)
+        np.testing.assert_allclose(A.common_gram(tx[n], tp[n]).cpu(), expected, atol=1e-12)
+
     assert A.norm() == pytest.approx(np.linalg.svd(phi, compute_uv=False)[0], rel=1e-12, abs=1e-15)
 
 

@@ -89,7 +89,7 @@ def find_camera(
     elif defects.any():
         left_out = any_bad((found.left_out, defects))
         found = replace(found, left_out=left_out, defects=int(np.count_nonzero(defects)))
-        known = _explained(found, measurements, black_level, device)
+        known = _elements(found, measurements, black_level, device)
     if known is None or not looks_closer:
         return found
     prior = as_prior(weights)
@@ -166,6 +166,14 @@ def _explained(
     m = found.in_place(measurements[0])
     if _not_looked_for(m) or len(m.shifts) < MIN_BANDS or not compare_with_mask(replace(m, check=None)).matches:
         return None
+    return _elements(found, measurements, black_level, on)
+
+
+def _elements(
+    found: FoundCamera, measurements: Sequence[Measurement], black_level: float | None, on: torch.device
+) -> tuple[CASSI, list[torch.Tensor]] | None:
+    """The camera and snapshots, without bad pixels, if it is one whose elements can be looked at."""
+    m = found.in_place(measurements[0])
     left_out = any_bad((m.bad_pixels, *(one.bad_pixels for one in measurements)))
     camera, bad = _through(m, m.mask, on), _bad_pixels(replace(m, bad_pixels=left_out), on)
     if not isinstance(camera, CASSI) or min(camera.cube_shape[1:]) < MIN_SIDE:

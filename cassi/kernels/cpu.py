@@ -89,6 +89,16 @@ def subspace_gram(
     share_out(_subspace_gram, rows.shape[0] * rows.shape[1], 2 * p.numel() * basis.numel(), *operands)
 
 
+def common_gram(
+    p: Tensor, x: Tensor, mask: Tensor, shifts: tuple[int, ...], weights: Tensor | None, out: Tensor
+) -> None:
+    """`cassi.CASSI.common_gram` into out (..., H, W')."""
+    given, rows, cubes = stack(p, 2), stack(out, 2), stack(x, 3)
+    each = np.broadcast_to(cubes, (len(rows), *cubes.shape[1:]))
+    operands = (given, each, mask.detach().numpy(), _offsets(shifts), plain(weights, rows, 2), rows)
+    share_out(_common_gram, rows.shape[0] * rows.shape[1], 2 * each.size, *operands)
+
+
 def squared_distances(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
     """|a - b|^2, |b|^2, |c - d|^2 and |d|^2, (4, 1), summed in float64 without a temporary."""
     sums = []
@@ -402,6 +412,39 @@ def _subspace_gram(
                 np.dot(scaled[b], x[r, n], z)
                 np.dot(columns, z, x[r, n])
         _see(x[:count], mask, offsets, top, out[b : b + 1])
+        if weights.size:
+            for i in range(top, top + count):
+                _set_product(out[b, i], out[b, i], weights[i])
+        first += count
+
+
+@jit
+def _common_gram(
+    p: Array, x: Array, mask: Array, offsets: Array, weights: Array, out: Array, start: int, stop: int
+) -> None:
+    _, bands, height, width = x.shape
+    block = _block_rows(x, p.shape[2])
+    back, e = np.empty((block, p.shape[2]), p.dtype), np.empty((block, width), p.dtype)
+    first = start
+    while first < stop:
+        b, top = first // height, first % height
+        count = min(block, stop - first, height - top)
+        e[:count] = 0
+        out[b, top : top + count] = 0
+        for n in range(count):
+            _copy(p[b, top + n], back[n])
+            if weights.size:
+                _set_product(back[n], back[n], weights[top + n])
+        for c in range(bands):
+            for n in range(count):
+                _add_product(e[n], x[b, c, top + n], back[n, offsets[c] : offsets[c] + width])
+        for n in range(count):
+            m = mask[top + n]
+            for j in range(width):
+                e[n, j] *= m[j] * m[j]
+        for c in range(bands):
+            for n in range(count):
+                _add_product(out[b, top + n, offsets[c] : offsets[c] + width], x[b, c, top + n], e[n])
         if weights.size:
             for i in range(top, top + count):
                 _set_product(out[b, i], out[b, i], weights[i])

@@ -14,8 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from scipy import fft
 from scipy.ndimage import gaussian_filter
 
+from cassi.kernels.threads import num_cores
 from cassi.optics.geometry import cosines
 from cassi.optics.measurement import MaskCheck, MaskKind, Measurement, no_scene_reason
 from cassi.optics.psf import local_mean
@@ -91,8 +93,8 @@ def check_mask(
     y, mask, lags = _validated(y, mask, shifts)
     detail, masks = _measurement_detail(y, bad_pixels), _mask_detail(mask)
     height, columns = masks.shape[1:]
-    width = detail.shape[1] + columns + 2 * MAX_DISPLACEMENT
-    spectrum = np.fft.rfft(detail, width).astype(np.complex64)
+    width = fft.next_fast_len(detail.shape[1] + columns + 2 * MAX_DISPLACEMENT, real=True)
+    spectrum = _row_spectra(detail, width)
     given = _Masks(masks, width)
 
     scores = {"as given": given.score(spectrum, lags)}
@@ -168,12 +170,18 @@ def _normalize(values: np.ndarray) -> np.ndarray:
     return values / max(float(np.linalg.norm(values)), np.finfo(float).tiny)
 
 
+def _row_spectra(images: np.ndarray, width: int) -> np.ndarray:
+    """Of rows padded to this width, complex64."""
+    spectra: np.ndarray = fft.rfft(images.astype(np.float32), width, workers=num_cores())
+    return spectra
+
+
 class _Masks:
     """The conjugate row spectra of one mask or one per band, in which a displacement by columns is a phase."""
 
     def __init__(self, masks: np.ndarray, width: int) -> None:
         self.thin = max(1, masks.shape[1] // MAX_ROWS) if len(masks) > 1 else 1
-        self.spectra = np.fft.rfft(masks[:, :: self.thin], width).conj().astype(np.complex64)
+        self.spectra = _row_spectra(masks[:, :: self.thin], width).conj()
         self.frequency = np.fft.rfftfreq(width)
         # each frequency also represents its conjugate, except the first and, for an even width, the last
         once = (self.frequency == 0) | (self.frequency == 0.5)
@@ -227,7 +235,7 @@ def _unlike(given: _Masks, masks: np.ndarray, width: int, lags: np.ndarray, far:
     rows, the masks are displaced by columns, too.
     """
     phase = np.exp(-2j * np.pi * lags[:, None] * given.frequency)
-    white = sum(np.fft.rfft(m, width) * p for m, p in zip(masks, phase, strict=True)).astype(np.complex64)
+    white = sum(_row_spectra(m, width) * p for m, p in zip(masks, phase, strict=True)).astype(np.complex64)
     scores = {(rows, 0): given.score(white, lags, rows) for rows in far}
     if min(scores.values()) > given.score(white, lags) / (2 * MATCH):
         aside = masks.shape[-1] // 4

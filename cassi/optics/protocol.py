@@ -269,6 +269,10 @@ class Camera(ABC):
         x = B.mT @ (SB @ self.adjoint(p).flatten(-2))  # products of matrices are contiguous, as kernels want them
         return self.forward(x.view(*x.shape[:-1], *self.cube_shape[1:]))
 
+    def common_gram(self, x: Tensor, p: Tensor) -> Tensor:
+        """A x (x A^T p summed over the bands): the covariance of A (e x) for white e (H, W), applied to p like y."""
+        return self.forward(x * self.adjoint(p).mul_(x).sum(-3, keepdim=True))
+
     def fused_step(self, y: Tensor, B: Tensor, gamma: Tensor, omega: Tensor, step: float) -> FusedStep | None:
         """One iteration of `cassi.solvers.subspace_tv` up to the prox, fused and in place; here there is none.
 

@@ -120,6 +120,14 @@ class CASSI(CodedAperture):
         cpu.subspace_gram(p, B, SB, self.mask, self.shifts, self.weights, out)
         return out
 
+    def common_gram(self, x: Tensor, p: Tensor) -> Tensor:
+        """`Camera.common_gram`, on the CPU in one kernel if the bands share a mask."""
+        out = torch.empty_like(p)
+        if self.mask.ndim == 3 or kernels(p, x, self.mask, self.weights, out) is not cpu:
+            return super().common_gram(x, p)
+        cpu.common_gram(p, x, self.mask, self.shifts, self.weights, out)
+        return out
+
     def fused_step(self, y: Tensor, B: Tensor, gamma: Tensor, omega: Tensor, step: float) -> FusedStep | None:
         """`Camera.fused_step` in one kernel, if the device has one."""
         fast = kernels(y, B, self.mask, self.weights, gamma, omega)

@@ -226,8 +226,7 @@ def _solve(A: Camera, B: Tensor, SB: Tensor, N: Tensor, M: Tensor, X: Tensor | N
     def G(p: Tensor) -> Tensor:
         Gp = A.subspace_gram(p, B, SB).addcmul_(N, p)
         if X is not None and A.open is not None:
-            e = A.open.adjoint(p).mul_(X).sum(-3, keepdim=True)
-            Gp += A.open.forward(X * e)
+            Gp += A.open.common_gram(X, p)
         return Gp
 
     def dot(a: Tensor, b: Tensor) -> Tensor:
