@@ -78,8 +78,8 @@ def standard_deviation(repeats: Bootstrap, x: Tensor, brightness: float) -> Tens
     over 3 bands too), median and h (`Bootstrap.held_out_error`) are of the whole scene. The exponents sum to over 1:
     errors grow faster than the bootstrap's, as the detail that a cube lacks of its scene is missing in its repeats too.
     They maximise the likelihood (errors / sigma with Student's distribution, 10 degrees of freedom) on 54 snapshots of
-    9 scenes, which `python scripts/benchmark.py coverage` leaves out. There 75 % of the default's errors are within one
-    sigma and 94 % within two: their tails are longer than those of a normal distribution.
+    9 scenes, which `python scripts/benchmark.py coverage` leaves out. There 74 % of the default's errors are within one
+    sigma and 93 % within two: their tails are longer than those of a normal distribution.
     """
     slopes = torch.gradient(x, dim=[d for d in (-2, -1) if x.shape[d] > 1])
     gradient = _box(torch.stack([slope.square() for slope in slopes]).sum(0), 1) if slopes else torch.zeros_like(x)
