@@ -132,6 +132,10 @@ def test_a_sequence_becomes_one_file_with_a_time_axis_and_resumes(tmp_path, caps
     assert (tmp_path / "film_sequence.gif").read_bytes().startswith(b"GIF8")
     capsys.readouterr()
     (tmp_path / "film_sequence_frames" / "film_000001_cube.h5").unlink()
+    for more in (("--dry-run",), ()):  # the file is finished
+        check_last_line(capsys, run(*command, *more))
+    assert len(made) == 2
+    check_refusal(capsys, run(*command, "--seed", 1))
     check_last_line(capsys, run(*command, "--overwrite", "--figures", "none"))
     np.testing.assert_array_equal(read_cube(tmp_path / "film_sequence.h5")[0], values)
     for argv in ((*command, "--tile", 40), (*command, "--output", tmp_path / "x.mat")):

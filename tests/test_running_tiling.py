@@ -18,6 +18,7 @@ from cassi.choice.adaptation import Adapt
 from cassi.choice.stages import STRIDE, STRIDE_OF_SEVERAL
 from cassi.cli.main import script
 from cassi.files import OutputError, read_cube, write_measurement
+from cassi.looking.report_data import read_report
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.cropping import crop
 from cassi.optics.measurement import Measurement
@@ -197,5 +198,8 @@ def test_the_program_in_tiles(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "Held-out error " in said and re.search(r"residual [\d.]+%, [\d.]+ s, PSNR [\d.]+ dB", said)
     check_words(said)
+    assert main([*settings[:4], "--tile", "48", "--prior", "tv", "--quality", "best", "--overwrite"]) == 0
+    check_words(capsys.readouterr().out.splitlines()[3])
+    assert read_report(tmp_path / "m_cube.h5").parameters["quality"] == "default", "as it was solved"
     check_refusal(capsys, main([*settings, "--overwrite", "--figures", "f"]))
     check_refusal(capsys, main([*settings, "--overwrite", "--solver", "gap-tv"]))

@@ -159,9 +159,8 @@ def choose_plan(
 ) -> tuple[Plan, Evidence]:
     """Choose the plan of a frame that is too large to be solved at once, its stages too, on a `window` of it.
 
-    Arguments as for `reconstruct_auto`; the monitor is not called. No network is adapted: tiles would differ by it.
+    Arguments as for `reconstruct_auto`; the monitor is not called.
     """
-    settings = replace(settings, quality="default") if settings.quality == "best" else settings
     watch = watch or Watch()
     axis = A.cube_shape[0] if wavelengths is None else wavelengths
     part = window(A, y)

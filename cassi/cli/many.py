@@ -52,8 +52,9 @@ def output_of_many(args: argparse.Namespace, files: Sequence[str], task: Task) -
     return Path(args.output or f"{source}_cubes")
 
 
-def run_many(args: argparse.Namespace, task: Task) -> int:
-    """Reconstruct what is not finished yet: each snapshot for itself, or in a sequence with those beside it."""
+def run_many(args: argparse.Namespace, task: Task, fingerprint: str) -> int:
+    """Reconstruct what is not finished yet: each snapshot for itself, or in a sequence, whose file has the fingerprint,
+    with those beside it."""
     followed = replace(task.settings, plan=args.save_plan, prior="auto", quality="default", num_iters=None)
     if args.save_plan and Path(args.save_plan).is_file() and not args.overwrite:  # as an interrupted run left it
         load_plan(args.save_plan, as_prior(followed.weights))  # raises what is wrong with it
@@ -88,7 +89,13 @@ def run_many(args: argparse.Namespace, task: Task) -> int:
     if args.sequence and report.failed:
         warn(args, f"{task.output} is not written without all frames; those that are finished are kept in {place}")
         return 1
-    made = write_sequence(args, task) if args.sequence else [str(task.output)]
+    made = [str(task.output)]
+    if args.sequence:
+        results = [place / f"{frame.name}_cube.h5" for frame in task.frames]
+        attributes = provenance(args) | {"fingerprint": fingerprint}
+        gather_cubes(task.output, results, attributes=attributes, overwrite=args.overwrite)
+        inform(args, f"the cubes are written: {task.output}")
+        made += draw_sequence(args, task)
     if reports and len(report.failed) < len(frames):
         cubes = [task.output / f"{frame.name}_cube.h5" for frame in frames if frame.name not in report.failed]
         for cube in cubes:  # of an earlier run without it
@@ -138,23 +145,20 @@ def _parts(task: Task) -> Path:
     return task.output.with_name(f"{task.output.stem}_frames")
 
 
-def write_sequence(args: argparse.Namespace, task: Task) -> list[str]:
-    """The file of a sequence, the film beside it, and where asked for the page of its first frame."""
-    results = [_parts(task) / f"{frame.name}_cube.h5" for frame in task.frames]
-    gather_cubes(task.output, results, attributes=provenance(args), overwrite=args.overwrite)
-    inform(args, f"the cubes are written: {task.output}")
-    made, first = [str(task.output)], read_report(task.output)
+def draw_sequence(args: argparse.Namespace, task: Task) -> list[str]:
+    """The film beside the file of a sequence, and where asked for the page of its first frame; their names."""
+    made, first = list[str](), read_report(task.output)
     if args.figures != "none":
         film = task.output.with_suffix(".gif")
 
         def frame(t: int) -> Any:
             return read_report(task.output, frame=t).cube[:, :, :]
 
-        made.append(str(write_film(film, frame, len(results), first.wavelengths, overwrite=True)))
+        made.append(str(write_film(film, frame, len(task.frames), first.wavelengths, overwrite=True)))
     if task.report is not None:
         from cassi.looking.report_page import write_report
 
-        made.append(str(write_report(task.report, first, overwrite=args.overwrite)))
+        made.append(str(write_report(task.report, first, overwrite=True)))  # its place was checked
     return made
 
 

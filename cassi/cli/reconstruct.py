@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cassi.cli import messages
-from cassi.cli.many import output_of_many, run_many
+from cassi.cli.many import draw_sequence, output_of_many, run_many
 from cassi.cli.options import options_of
 from cassi.cli.places import check_written, figures_folder, inputs
 from cassi.cli.reading import Task, make_task, provenance
@@ -41,8 +41,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"no measurement given, expected a file, several, a folder or a pattern{cure}")
     pick_device(args.device)
     task = with_places(args, files, make_task(args, files))
-    fingerprint = "" if task.many else fingerprints(task.read, SolveWith(task.settings), args.tile)(task.frames[0])
-    is_finished = not task.many and (read_record(task.output) or {}).get("fingerprint") == fingerprint
+    fingerprint = "" if task.many and not args.sequence else fingerprint_of(args, task)
+    is_finished = fingerprint != "" and (read_record(task.output) or {}).get("fingerprint") == fingerprint
     kept = is_finished and not args.overwrite
     if args.dry_run:
         messages.dry_run(args, task, kept=kept)
@@ -50,12 +50,19 @@ def run(args: argparse.Namespace) -> int:
     figures = None if task.many or args.tile is not None else figures_folder(args.figures, task.output)
     if args.dry_run:
         return 0
-    if task.many:
-        return run_many(args, task)
     if kept:
         say(args, messages.finished(task))
         return draw_again(args, task, figures)
+    if task.many:
+        return run_many(args, task, fingerprint)
     return run_single(args, task, figures, fingerprint)
+
+
+def fingerprint_of(args: argparse.Namespace, task: Task) -> str:
+    """Of all that goes into the one file that is written."""
+    paths = dict.fromkeys(path for frame in task.frames for path in frame.paths)
+    whole = replace(task.frames[0], index=None, others=tuple(paths)[1:])
+    return fingerprints(task.read, SolveWith(task.settings), args.sequence or args.tile)(whole)
 
 
 def with_places(args: argparse.Namespace, files: Sequence[str], task: Task) -> Task:
@@ -87,7 +94,8 @@ def check_places(args: argparse.Namespace, files: Sequence[str], task: Task, ove
 
 def draw_again(args: argparse.Namespace, task: Task, figures: Path | None) -> int:
     """Figures and page of a result that is finished."""
-    made = draw(args, task, read_report(task.output), figures, "", lambda step: None)
+    data = read_report(task.output)
+    made = draw_sequence(args, task) if args.sequence else draw(args, task, data, figures, "", lambda step: None)
     say(args, f"-> {', '.join([str(task.output), *made])}")
     return 0
 

@@ -135,6 +135,9 @@ def tile_measurement(
         write_result(output, whole, attributes=attributes, overwrite=overwrite)
         known = {name: value for name, value in vars(whole).items() if name in Finished.__dataclass_fields__}
         return TiledResult(path=Path(output), shape=whole.cube.shape, **known)
+    if settings.quality == "best":
+        listener.inform("quality best trains the network, which then would differ from tile to tile: default is taken")
+        settings = replace(settings, quality="default")
     m = check(m, settings, listener)
     scene = prepare_scene(m, settings, listener)
     A, bright = scene.A, brightness(scene.A, scene.y)
