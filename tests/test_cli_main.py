@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,13 @@ def test_interrupted_before_the_command_has_begun_it_ends_like_later(monkeypatch
     assert left.value.code == 130
     shell.warn(argparse.Namespace(prog="cassi"), "a\x1b[31mred\x07")  # messages steer no terminal
     check_words(capsys.readouterr().err)
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="there is no Triton")
+def test_a_process_that_has_loaded_triton_ends_in_silence():
+    code = "import triton._C.libtriton; from cassi.cli.main import program; program(lambda: 0)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_the_program_is_declared_and_cited():

@@ -72,5 +72,6 @@ def program(entry: Callable[..., int] = main) -> NoReturn:
     except KeyboardInterrupt:  # before the command has begun, while its modules load
         sys.stderr.write(f"{Path(sys.argv[0]).name}: error: {INTERRUPTED}\n")
         code = 130
-    gc.freeze()  # else the end of the process searches all that torch has loaded, which takes most of a second
+    if "triton" not in sys.modules:  # whose bindings take what is frozen for leaks, and list them
+        gc.freeze()  # else the end of the process searches all that torch has loaded, which takes most of a second
     sys.exit(code)
