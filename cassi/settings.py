@@ -260,7 +260,7 @@ class Settings:
     """"auto": subspace TV, a non-local prior and a network, everything chosen from held-out pixels; "subspace":
     subspace TV with settings of your own, for clean data; "least-squares", "gap-tv", "admm-tv", "fista-tv"."""
     quality: Quality | str = setting(
-        "default", "fast: 25% less time, about 0.3 dB worse; best: the network trained on this snapshot, and means of "
+        "default", "fast: 15% less time, about 0.3 dB worse; best: the network trained on this snapshot, and means of "
         "mirrored runs, 9 times as long, 0.6 dB better", "--quality", choices=QUALITIES, needs=AUTO,
     )  # fmt: skip
     prior: Prior | str = setting(

@@ -1,4 +1,7 @@
-"""Whole commands: seconds and memory from the command to the picture, beside another version's where one is given."""
+"""Whole commands: seconds and memory from the command to the picture, beside another version's where one is given.
+
+On a busy machine compare seconds of the processor, with OMP_NUM_THREADS=1.
+"""
 
 from __future__ import annotations
 
@@ -56,12 +59,13 @@ def commands(
     for root in checkouts:
         if not (root / "scripts" / "reconstruct.py").is_file():
             raise ValueError(f"{root} holds no scripts/reconstruct.py; give a checkout of this project")
-    head = ["command", "s", "MB"] + (["s, before", "MB, before", "ratio"] if against else [])
+    units = ["s", "s of the processor", "MB"]
+    head = ["command", *units, *([f"{unit}, before" for unit in units] + ["ratio"] if against else [])]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for command in listed(data):
         runs = [[timed(root, command) for root in checkouts] for _ in range(turns + 1)]
         best = [min(each) for each in zip(*runs[1:], strict=True)]
-        cells = [f"{seconds:.1f} | {memory:.0f}" for seconds, memory in best]
+        cells = [f"{seconds:.1f} | {processor:.1f} | {memory:.0f}" for seconds, processor, memory in best]
         ratio = [f"{best[0][0] / best[1][0]:.2f}"] if against else []
         lines.append(f"| {' | '.join([command.name, *cells, *ratio])} |")
         report(lines[-1])
@@ -78,8 +82,8 @@ def listed(data: Path | None) -> Iterator[Command]:
             yield Command(scene, (*files, "--num-bands", bands))
 
 
-def timed(root: Path, command: Command) -> tuple[float, float]:
-    """Seconds and peak memory [MB], as Linux counts it, of one run as a process of its own."""
+def timed(root: Path, command: Command) -> tuple[float, float, float]:
+    """Seconds, those of the processor, and peak memory [MB], as Linux counts them, of one run as a process of its own."""
     with tempfile.TemporaryDirectory() as folder, beside((os.cpu_count() or 1) if command.busy else 0):
         places = ("--output", f"{folder}/cube.h5", "--figures", f"{folder}/figures", "--quiet")
         words = [sys.executable, str(root / "scripts" / "reconstruct.py"), *places, *command.arguments]
@@ -90,7 +94,7 @@ def timed(root: Path, command: Command) -> tuple[float, float]:
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise RuntimeError(f"{' '.join(words)} ended with {process.returncode}")
-    return seconds, usage.ru_maxrss / 1e3
+    return seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1e3
 
 
 @contextmanager
