@@ -83,7 +83,7 @@ def listed(data: Path | None) -> Iterator[Command]:
 
 
 def timed(root: Path, command: Command) -> tuple[float, float, float]:
-    """Seconds, those of the processor, and peak memory [MB], as Linux counts them, of one run as a process of its own."""
+    """Seconds, those of the processor, and peak memory [MB] as Linux counts them, of one run in its own process."""
     with tempfile.TemporaryDirectory() as folder, beside((os.cpu_count() or 1) if command.busy else 0):
         places = ("--output", f"{folder}/cube.h5", "--figures", f"{folder}/figures", "--quiet")
         words = [sys.executable, str(root / "scripts" / "reconstruct.py"), *places, *command.arguments]
