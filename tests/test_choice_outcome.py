@@ -35,9 +35,11 @@ def test_whether_the_error_is_good():
     """A run that was stopped is called neither good nor bad."""
     check_words(*(outcome(error=error).explain() for error in (0.03, 0.2, 1.0)))
     whole = outcome(error=1.0)
-    short = replace(whole, result=replace(whole.result, status="stopped")).explain()
+    stopped = replace(whole, result=replace(whole.result, status="stopped"))
+    short = stopped.explain()
     check_words(short)
     assert "(poor: " not in short
+    check_words(replace(stopped, evidence=None, discrepancy=9.0).explain())
 
 
 def test_the_evidence_names_all_that_was_compared():

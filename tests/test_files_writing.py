@@ -208,6 +208,7 @@ def test_a_sequence_is_gathered_whole(tmp_path):
     for t, cube in enumerate(cubes):
         extra = {"residual": np.full((3, 4, 6), t), "truth": cube}
         stated = {"residual": 0.1 * t, "parameters": {"together": t}, "ok": t != 1, "verdict": "wrong mask"}
+        stated["choice"] = {"prior": f"prior {t}", "plan": {"basis": "large"}}
         extra["sensitivity"] = np.full((4, 6), 0.9)
         frames.append(write_cube(tmp_path / f"{t}.h5", cube, wavelengths=[500, 600], datasets=extra, attributes=stated))
     with h5py.File(gather_cubes(tmp_path / "film.h5", frames, attributes={"command": "x"})) as file:
@@ -216,6 +217,7 @@ def test_a_sequence_is_gathered_whole(tmp_path):
         assert file["residual"].shape == (3, 4, 6)  # of each frame its own, not of those beside it
         assert file["wavelengths"].attrs["units"] == "nm"
         np.testing.assert_allclose(file["residuals"][:], [0, 0.1, 0.2], rtol=1e-6)
+        assert json.loads(file.attrs["choice"]) == {"frames": [{"prior": f"prior {t}"} for t in range(3)]}
         assert file["together"][:].tolist() == [0, 1, 2] and file.attrs["command"] == "x"
         assert (file["sensitivity"][:] == 0.9).all() and file["sensitivity"].shape == (4, 6)
         assert not file.attrs["ok"] and file.attrs["verdict"] == "1 of 3 frames do not fit the mask; wrong mask"

@@ -194,6 +194,9 @@ def test_the_methods_say_which_weights_were_used():
     choice = {"prior": "total variation, learned", "network": load_prior("free").weights}
     text = methods_text(ReportData(np.ones((3, 4, 5)), choice=choice))
     assert "an unrolled network for any mask with the free weights (free for any use); basis" in text
+    assert "from one coded-aperture snapshot with" in text
+    several = ReportData(np.ones((3, 4, 5)), choice={"together": 2}, provenance={"shots": 3})
+    assert "from 3 coded-aperture snapshots and 2 beside it in time with" in methods_text(several)
     assert "are those of a plan" in text and "held out" not in text
     assert LearnedPrior(Size(width=8)).weights == "weights of your own (in memory)"
 

@@ -175,7 +175,9 @@ def _in_short(outcome: Outcome) -> list[str]:
     network = f", with {plan.network}" if plan.network else ""
     built = f"Built from {_basis_in_words(plan.basis, len(plan.vectors))} with {priors}{network}"
     if evidence is None:
-        words = [f"{built}, {'all else ' if plan.is_learned and plan.replaced else ''}as the plan says."]
+        follows = f"{'all else ' if plan.is_learned and plan.replaced else ''}as the plan says"
+        stopped = f", but the run {outcome.result.message}" if outcome.result.status == "stopped" else ""
+        words = [f"{built}, {follows}{stopped}."]
         if outcome.discrepancy is None:
             return words
         ratio = math.sqrt(outcome.discrepancy)

@@ -93,7 +93,7 @@ def gather_cubes(
         path: .h5 or .hdf5 file to write: `/cube` (T, C, H, W), `/measurement` and `/residual` (T, H, W'), `/truth`,
             `/wavelengths`, `/residuals` (T,), and `/together` (T,), the number of neighboring frames used for each;
             `/bad_pixels` (H, W'), what was left out of any, and `/sensitivity` (H, W') where all have it; the
-            attributes `ok` and `verdict` state whether all frames fit the mask.
+            attributes `ok` and `verdict` state whether all frames fit the mask, `choice` what was chosen for each.
         results: files of `cassi.running.result.write_result`, in order of time. The first determines the arrays.
         attributes, overwrite: as for `write_arrays`.
 
@@ -104,6 +104,7 @@ def gather_cubes(
     if not results:
         raise InputError("no frames to gather; give at least one result")
     residuals, together, misfits = np.full(len(results), np.nan, "f4"), np.zeros(len(results), "f4"), []
+    choices = list[dict[str, Any]]()
     shapes: dict[str, tuple[int, ...]] = {}
     bad: np.ndarray | None = None
     even: np.ndarray | None = None
@@ -119,7 +120,9 @@ def gather_cubes(
                         store.make(name, (len(results), *shape), axes="NCHW" if len(shape) == 3 else "NHW")
                     if "wavelengths" in frame:
                         store.put("wavelengths", frame["wavelengths"][:])
-                    copied = [name for name in ("unit", "scale", "version", "parameters") if name in frame.attrs]
+                    copied = [
+                        name for name in ("unit", "scale", "version", "parameters", "camera") if name in frame.attrs
+                    ]
                     store.state({name: frame.attrs[name] for name in copied} | dict(attributes or {}))
                     even = frame["sensitivity"][:] if "sensitivity" in frame else None
                 if content != shapes:
@@ -132,10 +135,13 @@ def gather_cubes(
                     even = None
                 residuals[t] = frame.attrs.get("residual", np.nan)
                 together[t] = json.loads(frame.attrs.get("parameters", "{}")).get("together", 0)
+                choices.append(json.loads(frame.attrs.get("choice", "{}")))
+                choices[-1].pop("plan", None)  # one for all, nearly, and large
                 if not frame.attrs.get("ok", True):
                     misfits.append(str(frame.attrs.get("verdict", "")))
         store.put("residuals", residuals)
         store.put("together", together)
+        store.state({"choice": {"frames": choices}})
         if bad is not None:
             store.put("bad_pixels", bad)
         if even is not None:

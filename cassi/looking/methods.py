@@ -31,9 +31,12 @@ def methods_text(data: ReportData) -> str:
     bands, height, width = data.cube.shape
     reach = "" if data.wavelengths is None else f" from {data.wavelengths.min():.0f} to {data.wavelengths.max():.0f} nm"
     program = str(data.provenance.get("version") or "cassi")
+    shots, beside = data.provenance.get("shots"), data.choice.get("together")
+    snapshots = f"{shots} coded-aperture snapshots" if shots else "one coded-aperture snapshot"
+    snapshots += f" and {beside} beside it in time" if beside else ""
     sentences = [
-        f"A spectral cube of {bands} bands{reach}, {height} x {width} pixels, was reconstructed from one "
-        f"coded-aperture snapshot with {program}."
+        f"A spectral cube of {bands} bands{reach}, {height} x {width} pixels, was reconstructed from {snapshots} with "
+        f"{program}."
     ]
     camera = data.provenance.get("camera")
     if isinstance(camera, Mapping) and camera.get("message"):

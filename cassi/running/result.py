@@ -110,6 +110,7 @@ class Finished:
             "input_name": m.source,
             "input_sha256": m.sha256,
             "scale": m.scale,
+            "shots": m.shots,
             "notes": list(m.notes),
             "shifts": [float(d) for d in m.shifts],
         }  # fmt: skip
