@@ -71,8 +71,9 @@ def run_many(args: argparse.Namespace, task: Task, fingerprint: str) -> int:
     solve: Callable[..., Reconstruction] = SolveWith(settings, str(task.settings.camera))
     if args.sequence:
         solve, place = in_sequence(args, task, settings), _parts(task)
-        read = ReadWindow(task.read, len(frames) if frames[0].index is not None else 0)
-        frames = windows(frames)
+        if len(frames) > 1:
+            read = ReadWindow(task.read, len(frames) if frames[0].index is not None else 0)
+            frames = windows(frames)
     how: dict[str, Any] = {"overwrite": args.overwrite, "batch": args.batch, "progress": not args.quiet}
     reports = args.report is not None and not args.sequence
     if reports:
