@@ -141,6 +141,7 @@ def test_a_sequence_becomes_one_file_with_a_time_axis_and_resumes(tmp_path, caps
     path = simulate(tmp_path / "single.h5", pixels=48)
     assert run("--sequence", path, "--camera", "as-given") == 0
     assert read_cube(tmp_path / "single_sequence.h5")[0].shape == (1, 4, 48, 48)
+    capsys.readouterr()
     for argv in ((*command, "--tile", 40), (*command, "--output", tmp_path / "x.mat")):
         check_refusal(capsys, run(*argv))
 
