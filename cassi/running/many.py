@@ -244,7 +244,8 @@ def _plan(
     if changed and not overwrite:
         raise InputError(
             f"{root}: {len(changed)} of {len(frames)} results were made otherwise (first {changed[0]}): by other "
-            "parameters, or of input files that have changed; choose another output or allow overwriting",
+            "parameters, or of input files that have changed, or they are damaged; choose another output or allow "
+            "overwriting",
             cures=("overwrite",),
         )
     return finished, todo
