@@ -126,6 +126,7 @@ def test_one_plan_for_a_folder(night, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(many, "find_with_settings", lambda some, settings, report: searched.append(settings) or given)
     given = FoundCamera.as_given(read_measurement(night / "frame0.h5"))
     assert main([*command[:2], "--output", str(tmp_path / "found"), "--quiet", "--save-plan", str(plan)]) == 0
+    assert main([*command[:2], "--output", str(tmp_path / "none"), "--weights", "none.safetensors"]) == 2
     assert [settings.plan for settings in searched] == [str(plan)], "the camera, too, with the weights of the plan"
 
 

@@ -55,6 +55,7 @@ def output_of_many(args: argparse.Namespace, files: Sequence[str], task: Task) -
 def run_many(args: argparse.Namespace, task: Task, fingerprint: str) -> int:
     """Reconstruct what is not finished yet: each snapshot for itself, or in a sequence, whose file has the fingerprint,
     with those beside it."""
+    open_files(task.settings)  # raises what is wrong with them, before a camera is searched for
     followed = replace(task.settings, plan=args.save_plan, prior="auto", quality="default", num_iters=None)
     if args.save_plan and Path(args.save_plan).is_file() and not args.overwrite:  # as an interrupted run left it
         load_plan(args.save_plan, as_prior(followed.weights))  # raises what is wrong with it
