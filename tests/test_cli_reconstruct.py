@@ -118,6 +118,8 @@ def test_a_dry_run_says_what_the_run_says(raw, capsys):
         said = capsys.readouterr().out
         assert "would reconstruct" not in said
         check_words(*said.splitlines()[-1:])
+    for again in (("--dry-run",), ()):  # what it would have to be computed for
+        check_refusal(capsys, call(raw, *options, "--save-camera", raw.with_name("camera.h5"), *again))
     for again in (("--dry-run",), ()):  # by other settings
         check_refusal(capsys, call(raw, *options, "--seed", 1, *again))
 

@@ -89,15 +89,14 @@ def finished(task: Task) -> str:
     return f"{task.output} is finished: it was made from the same files with the same settings"
 
 
-def dry_run(args: argparse.Namespace, task: Task, *, kept: bool) -> None:
-    """Print what the first snapshot's files hold, how they fit together, and what would be done; nothing if `kept`."""
+def dry_run(args: argparse.Namespace, task: Task, *, kept: bool) -> str:
+    """Print what the first snapshot's files hold and how they fit together; what would be done, nothing if `kept`."""
     print(describe(*dict.fromkeys((*task.frames[0].paths, *args.mask))))
     m = task.measurement(task.frames[0])
     describe_measurement(args, m, many=task.many)
     m = check(m, settings_of(args, task), listener_of(args, lambda step, share: None))
     if kept:
-        print(f"\n{finished(task)}; nothing would be computed")
-        return
+        return f"{finished(task)}; nothing would be computed"
     names = [frame.name for frame in task.frames]
     there = 0 if args.sequence else sum((task.output / f"{name}_cube.h5").exists() for name in names)
     resumed = f" (cubes that are there: {there}, kept where nothing has changed)" if there else ""
@@ -106,7 +105,7 @@ def dry_run(args: argparse.Namespace, task: Task, *, kept: bool) -> None:
     doubt = "" if m.check is None or m.check.matches else ", although the mask does not fit"
     size = _size((len(m.shifts), *m.mask.shape[-2:]))
     how = f"with solver {args.solver} on device {pick_device(args.device)}"
-    print(f"\nwould reconstruct {many}cubes {size}{beside} {how} and write {task.output}{doubt}{resumed}")
+    return f"would reconstruct {many}cubes {size}{beside} {how} and write {task.output}{doubt}{resumed}"
 
 
 def _size(shape: tuple[int, ...]) -> str:

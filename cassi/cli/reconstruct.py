@@ -44,11 +44,15 @@ def run(args: argparse.Namespace) -> int:
     fingerprint = "" if task.many and not args.sequence else fingerprint_of(args, task)
     is_finished = fingerprint != "" and (read_record(task.output) or {}).get("fingerprint") == fingerprint
     kept = is_finished and not args.overwrite
-    if args.dry_run:
-        messages.dry_run(args, task, kept=kept)
+    would = messages.dry_run(args, task, kept=kept) if args.dry_run else ""
     check_places(args, files, task, args.overwrite or is_finished)
     figures = None if task.many or args.tile is not None else figures_folder(args.figures, task.output)
+    lacking = [path for path in (args.save_camera, args.save_plan) if path and not Path(path).exists()]
+    if kept and lacking:
+        text = f"{task.output} is finished, and {lacking[0]} is written by the run that computes it; allow overwriting"
+        raise InputError(text, cures=("overwrite",))
     if args.dry_run:
+        print(f"\n{would}")
         return 0
     if kept:
         say(args, messages.finished(task))
