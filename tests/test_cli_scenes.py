@@ -70,9 +70,11 @@ def test_files_with_masks_of_their_own_have_no_camera_in_common(tmp_path, monkey
     for k in range(2):
         simulate(tmp_path / "night" / f"s{k}.h5", "--seed", str(k))
     capsys.readouterr()
-    assert run(tmp_path / "night", *FAST[:2], "--prior", "tv", "--iterations", "5", "--batch", "1") == 0
+    camera = ("--save-camera", tmp_path / "camera.h5")
+    assert run(tmp_path / "night", *FAST[:2], "--prior", "tv", "--iterations", "5", "--batch", "1", *camera) == 0
     assert searched == [1, 1]
-    check_words(capsys.readouterr().out.splitlines()[0])
+    said = capsys.readouterr()
+    check_words(said.out.splitlines()[0], *[line for line in said.err.splitlines() if "warning" in line])
 
 
 def test_every_file_of_a_folder_is_asked_for_its_mask(tmp_path, monkeypatch, capsys):

@@ -212,6 +212,8 @@ def common_camera(args: argparse.Namespace, task: Task, settings: Settings) -> F
             some = _read_some(task, chosen) or [task.measurement(task.frames[0])]
             if difference := _difference(task, some):
                 inform(args, f"{difference}: the camera of each is searched for by itself")
+                if args.save_camera:
+                    warn(args, f"{args.save_camera} is not written: there is no camera common to all")
                 return settings.camera
             found = find_with_settings(some, settings, partial(bar, CAMERA))
     except (ValueError, OSError):  # each frame reports why it cannot be read
