@@ -125,9 +125,10 @@ def sheared_masks(
     from the widths. `size` is (H, W), of the snapshot.
     """
     if mask.ndim != 2 or mask.shape[0] != size[0] or mask.shape[1] <= size[1]:
+        cure = "with a mask for each band leave the camera out" if mask.ndim == 3 else "give the whole coded aperture"
         raise InputError(
             f"the mask of a double disperser is one picture as high as the snapshot {size} and wider, by the spread of "
-            f"the bands, got {mask.shape}; give the whole coded aperture"
+            f"the bands, got {mask.shape}; {cure}"
         )
     try:
         shifts = infer_shifts(mask.shape, size, None, step, num_bands, notes)
