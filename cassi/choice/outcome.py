@@ -181,7 +181,10 @@ def _in_short(outcome: Outcome) -> list[str]:
         if outcome.discrepancy is None:
             return words
         ratio = math.sqrt(outcome.discrepancy)
-        return [*words, f"The misfit is {ratio:.2g} times what the plan's noise explains: near 1 where the plan fits."]
+        return [
+            *words,
+            f"The misfit is {ratio:.2g} times what the plan's noise explains; far above 1, the plan does not fit.",
+        ]
     where = "" if evidence.part is None else ", in a window of the frame"
     grade = "through that mask" if outcome.doubt else _grade(outcome, plan.noise, evidence.held_out_error)
     grade = f"but the run {outcome.result.message}" if outcome.result.status == "stopped" else grade
