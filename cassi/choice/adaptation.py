@@ -61,7 +61,9 @@ class Adapt(Stage):
     stages before a network in the default solver of one shot. Then network and non-local prior alternate once more,
     with the trained network, for the problem and its mirror images M (`cassi.choice.mirrors`). The cube lacks the
     finest texture, and the network learns to omit it: hence the mean with the cube so far, without which feathers lose
-    0.2 dB. To learn from the mean of `Mirrored` would take a third more time and gain nothing.
+    0.2 dB. To learn from the mean of `Mirrored` would take a third more time and gain nothing. A second round, from the
+    mean of x and the first new cube, gains 0.06 dB more on nine windows and loses 2.2 dB on a tenth, which neither
+    held-out pixels nor simulated snapshots show.
 
     Attributes:
         sigma: strength of the first non-local prior of the chain.
