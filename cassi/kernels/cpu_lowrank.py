@@ -195,8 +195,8 @@ def _filtered(
 ) -> None:  # fmt: skip
     """Of each part: the sum of mean + (patch - mean) filtered over its patches.
 
-    Most groups hold nothing but their mean. Numbers without a sign spare a test of each index, which loops over the few
-    values of a line would notice.
+    Half of the groups or more hold nothing but their mean. Unsigned indices need no test for negative ones, which would
+    take as long as the short loops over a line.
     """
     _, width, bands = image.shape
     m, pixels, side = groups.shape[1], patch * patch, patch * bands
