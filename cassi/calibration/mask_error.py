@@ -149,15 +149,16 @@ def without_texture(x: Tensor) -> Tensor:
     q = analyse(x / brightness, B)
     scale = q[0].mean() / math.sqrt(len(x))  # of a white scene of local brightness 1 it is 1
     weight = FLATTEN * scale * math.sqrt(len(x))
-    dual, flat = q.new_zeros((2, *q.shape)), q
+    dual, flat = q.new_zeros((2, *q.shape)), q.clone()
+    (right, down), squares, magnitude = dual, torch.empty_like(dual), torch.empty_like(q[0])
     for _ in range(FLATTEN_ITERS):
-        dual[0][..., :-1] += (flat[..., 1:] - flat[..., :-1]) / 8
-        dual[1][..., :-1, :] += (flat[..., 1:, :] - flat[..., :-1, :]) / 8
-        magnitude = dual.square().sum((0, 1)).sqrt_()
-        dual *= weight / magnitude.clamp(min=weight)
-        flat = q + dual[0] + dual[1]
-        flat[..., 1:] -= dual[0][..., :-1]
-        flat[..., 1:, :] -= dual[1][..., :-1, :]
+        right[..., :-1].add_(flat[..., 1:], alpha=1 / 8).sub_(flat[..., :-1], alpha=1 / 8)
+        down[..., :-1, :].add_(flat[..., 1:, :], alpha=1 / 8).sub_(flat[..., :-1, :], alpha=1 / 8)
+        torch.sum(torch.square(dual, out=squares), (0, 1), out=magnitude).sqrt_().clamp_(min=weight)
+        dual.mul_(torch.div(weight, magnitude, out=magnitude))
+        torch.add(q, right, out=flat).add_(down)
+        flat[..., 1:].sub_(right[..., :-1])
+        flat[..., 1:, :].sub_(down[..., :-1, :])
     return synthesise(flat, B).clamp_(min=0).mul_(brightness)
 
 
