@@ -179,7 +179,7 @@ def test_frames_that_do_not_fit_the_mask_are_counted(night, capsys):
         captured = capsys.readouterr()
         check_words(captured.out.splitlines()[-1])
         check_words(captured.err)
-        assert (f"{found} were finished already" in captured.out) == bool(found)
+        assert (f"{found} finished already" in captured.out) == bool(found)
     index = [json.loads(line) for line in (output / "index.jsonl").read_text().splitlines()]
     assert [line["ok"] for line in index] == [False, True, True, True]
 

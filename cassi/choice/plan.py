@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any, Self
 
 import torch
@@ -49,7 +50,7 @@ class Plan:
     @property
     def prior(self) -> str:
         """The priors of its stages, in words."""
-        return ", ".join(dict.fromkeys(stage.name for stage in self.stages))
+        return ", ".join(name for name, _ in groupby(stage.name for stage in self.stages))
 
     @property
     def is_learned(self) -> bool:

@@ -106,13 +106,13 @@ def run_many(args: argparse.Namespace, task: Task, fingerprint: str) -> int:
         made.append(str(write_index(task.output)))
     rate = f", {60 * report.computed / report.seconds:.1f} a minute" if report.computed else ""
     counts = {
-        "were finished already": report.found,
+        "finished already": report.found,
         "failed": len(report.failed),
-        "do not fit the mask": len(report.misfits),
+        "not fitting the mask": len(report.misfits),
         "in doubt": len(report.doubts),
     }
     others = "".join(f", {count} {what}" for what, count in counts.items() if count)
-    what = "frames" if args.sequence else "snapshots"
+    what = f"{'frame' if args.sequence else 'snapshot'}{'' if report.computed == 1 else 's'}"
     say(args, f"{report.computed} {what} in {report.seconds:.1f} s{rate}{others} -> {', '.join(made)}")
     return 1 if report.failed else 0
 
