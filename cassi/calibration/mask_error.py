@@ -150,10 +150,11 @@ def without_texture(x: Tensor) -> Tensor:
     scale = q[0].mean() / math.sqrt(len(x))  # of a white scene of local brightness 1 it is 1
     weight = FLATTEN * scale * math.sqrt(len(x))
     dual, flat = q.new_zeros((2, *q.shape)), q.clone()
+    step = 1 / 8  # over the greatest eigenvalue of D D^T
     (right, down), squares, magnitude = dual, torch.empty_like(dual), torch.empty_like(q[0])
     for _ in range(FLATTEN_ITERS):
-        right[..., :-1].add_(flat[..., 1:], alpha=1 / 8).sub_(flat[..., :-1], alpha=1 / 8)
-        down[..., :-1, :].add_(flat[..., 1:, :], alpha=1 / 8).sub_(flat[..., :-1, :], alpha=1 / 8)
+        right[..., :-1].add_(flat[..., 1:], alpha=step).sub_(flat[..., :-1], alpha=step)
+        down[..., :-1, :].add_(flat[..., 1:, :], alpha=step).sub_(flat[..., :-1, :], alpha=step)
         torch.sum(torch.square(dual, out=squares), (0, 1), out=magnitude).sqrt_().clamp_(min=weight)
         dual.mul_(torch.div(weight, magnitude, out=magnitude))
         torch.add(q, right, out=flat).add_(down)
