@@ -326,7 +326,7 @@ CONSTANTS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 KINDS = {"offsets": "*i32", "partial": "*fp64", "groups": "*i64", "order": "*i64", "start": "*i64"}
 KINDS |= dict.fromkeys(("size", "first_size", "second_size"), "i64")
-NUMBERS = ("C", "H", "W", "D", "K", "M", "N", "programs")
+NUMBERS = ("C", "H", "W", "D", "K", "M", "programs")
 
 
 def once(constants: dict[str, Any]) -> list[dict[str, Any]]:
@@ -389,7 +389,7 @@ def test_kernels_are_launched_on_the_device_of_their_tensors(monkeypatch):
         module.subspace_step(z, z, y, y, None, y, x, y, (0, 1), None, y, y, 0.3)
         module.squared_distances(x, x, z, z)
         module.tv_steps(x, x.new_ones(()), torch.stack([x, x]), None, 1, 1.0)
-        patches, mean = module.gather_groups(z, z.new_ones(1), groups, len(groups), 2)
+        patches, mean = module.gather_groups(z, z.new_ones(1), groups, 2)
         module.put_back(patches.mT.contiguous(), mean, groups, groups, 2, z, z, False)
     module._offsets.cache_clear()
     assert len(seen) == len(CONSTANTS) and set(seen) == {torch.device("cuda:1")}

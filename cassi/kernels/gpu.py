@@ -104,28 +104,23 @@ def tv_steps(
     return q, spare
 
 
-def gather_groups(z: Tensor, inverse: Tensor, groups: Tensor, active: int, patch: int) -> tuple[Tensor, Tensor]:
-    """Patches of the first N groups of n minus their mean, (N, K, m p^2), and the mean of all, (n, p^2, K).
-
-    For `GroupFilters`; `active` is N.
-    """
+def gather_groups(z: Tensor, inverse: Tensor, groups: Tensor, patch: int) -> tuple[Tensor, Tensor]:
+    """Patches of groups (n, m) minus their mean, (n, K, m p^2), and the mean, (n, p^2, K), for `GroupFilters`."""
     (bands, height, width), (n, m) = z.shape, groups.shape
-    x = torch.empty(active, bands, m * patch**2, dtype=z.dtype, device=z.device)
+    x = torch.empty(n, bands, m * patch**2, dtype=z.dtype, device=z.device)
     mean = torch.empty(n, patch**2, bands, dtype=z.dtype, device=z.device)
     with _device_of(z):
         _gather_groups[(n * bands,)](
-            z, inverse, groups, active, x, mean, bands, height, width, m, patch, triton.next_power_of_2(patch**2),
-            num_warps=1,
-        )  # fmt: skip
+            z, inverse, groups, x, mean, bands, height, width, m, patch, triton.next_power_of_2(patch**2), num_warps=1
+        )
     return x, mean
 
 
 def put_back(
     y: Tensor, mean: Tensor, order: Tensor, start: Tensor, patch: int, scale: Tensor, out: Tensor, add: bool
 ) -> None:
-    """out = scale times the sum of all patches y + mean at their positions; added with `add`.
+    """out = scale times the sum of all patches y (n, m p^2, K) + mean (n, p^2, K) at their positions; added with `add`.
 
-    y (N, m p^2, K) is that of the first N groups, 0 for the others; the mean is (n, p^2, K).
     `order` lists the patch numbers g m + a sorted by position, and `start` where each position starts in that list. One
     program sums all images of a pixel in that order, so that equal patches give equal sums.
     """
@@ -133,8 +128,8 @@ def put_back(
     m = y.shape[1] // patch**2
     with _device_of(out):
         _put_back[(height * width,)](
-            y, mean, len(y), order, start, scale, out, bands, height, width, m, add, patch,
-            triton.next_power_of_2(bands), num_warps=1,
+            y, mean, order, start, scale, out, bands, height, width, m, add, patch, triton.next_power_of_2(bands),
+            num_warps=1,
         )  # fmt: skip
 
 
@@ -365,7 +360,7 @@ def _primal(v, q, size, H, W, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def _gather_groups(z, inverse, groups, N, x, mean, K, H, W, M, PATCH: tl.constexpr, BLOCK: tl.constexpr):
+def _gather_groups(z, inverse, groups, x, mean, K, H, W, M, PATCH: tl.constexpr, BLOCK: tl.constexpr):
     program = tl.program_id(0).to(tl.int64)
     g, k = program // K, program % K
     n = tl.arange(0, BLOCK)
@@ -378,18 +373,17 @@ def _gather_groups(z, inverse, groups, N, x, mean, K, H, W, M, PATCH: tl.constex
         o = (k * H + place // columns) * W + place % columns + within
         total += tl.load(z + o, mask=inside, other=0.0) * scale
     total /= M
-    if g < N:
-        for a in range(M):
-            place = tl.load(groups + g * M + a)
-            o = (k * H + place // columns) * W + place % columns + within
-            value = tl.load(z + o, mask=inside, other=0.0) * scale - total
-            tl.store(x + (program * M + a) * (PATCH * PATCH) + n, value, mask=inside)
+    for a in range(M):
+        place = tl.load(groups + g * M + a)
+        o = (k * H + place // columns) * W + place % columns + within
+        value = tl.load(z + o, mask=inside, other=0.0) * scale - total
+        tl.store(x + (program * M + a) * (PATCH * PATCH) + n, value, mask=inside)
     tl.store(mean + (g * (PATCH * PATCH) + n) * K + k, total, mask=inside)
 
 
 @triton.jit
 def _put_back(
-    y, mean, N, order, start, scale, out, K, H, W, M, ADD: tl.constexpr, PATCH: tl.constexpr, BLOCK: tl.constexpr
+    y, mean, order, start, scale, out, K, H, W, M, ADD: tl.constexpr, PATCH: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     pixel = tl.program_id(0).to(tl.int64)
     h, w = pixel // W, pixel % W
@@ -405,8 +399,7 @@ def _put_back(
         last = tl.where(there, tl.load(start + place + 1), first)
         for e in range(first, last):
             patch = tl.load(order + e)
-            own = tl.where(patch // M < N, K, 0)
-            total += tl.load(y + (patch * (PATCH * PATCH) + n) * K + k, mask=k < own, other=0.0)
+            total += tl.load(y + (patch * (PATCH * PATCH) + n) * K + k, mask=inside, other=0.0)
             total += tl.load(mean + (patch // M * (PATCH * PATCH) + n) * K + k, mask=inside, other=0.0)
     o = k.to(tl.int64) * H * W + pixel
     total *= tl.load(scale + o, mask=inside, other=0.0)

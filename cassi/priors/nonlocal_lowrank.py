@@ -101,8 +101,7 @@ class GroupFilters:
 
         X_k -> X_k P_k,   P_k = V diag(eta(s) / s) V^T,   X_k^T X_k = V diag(s^2) V^T  of the images first given.
 
-    P_k = 0 for components with no more energy than noise. Groups of nothing else, half of them or more, hold only their
-    mean; the others are active.
+    P_k = 0 for components with no more energy than noise, which are most of them.
     """
 
     def __init__(self, z: Tensor, level: Tensor, groups: Tensor, patch: int) -> None:
@@ -121,13 +120,13 @@ class GroupFilters:
         size = (_CHUNK if z.is_cpu else _CHUNK_ON_DEVICE) // (groups.shape[1] * bands * patch**2)
         self._scale, self._inverse = level * self._share, level.reciprocal().flatten()
         for members in torch.split(groups, max(1, size)):
-            x, _ = self._gather(z, members, len(members))
+            x, _ = self._gather(z, members)
             self._parts.append(_decompose(x, members, patch, grid[0] * grid[1], threshold, level.min()))
 
-    def _gather(self, z: Tensor, groups: Tensor, active: int) -> tuple[Tensor, Tensor]:
+    def _gather(self, z: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
         fast = kernels(z)
         gather = _gather_groups if fast is None or fast is cpu else fast.gather_groups
-        x, mean = gather(z, self._inverse, groups, active, self._patch)
+        x, mean = gather(z, self._inverse, groups, self._patch)
         return x, mean
 
     def apply_(self, z: Tensor) -> None:
@@ -137,13 +136,11 @@ class GroupFilters:
             return
         out, fast = z if len(self._parts) == 1 else torch.empty_like(z), kernels(z)
         for number, part in enumerate(self._parts):
-            n, m = len(part.basis), part.groups.shape[1]
-            x, mean = self._gather(z, part.groups, n)
+            n, m = part.groups.shape
+            x, mean = self._gather(z, part.groups)
             rotated = torch.bmm(part.basis.mT, x).view(-1, m, self._patch**2)
             torch.bmm(rotated.index_select(0, part.signal), part.projections, out=part.filtered[:-1])
-            y = torch.bmm(
-                part.filtered.index_select(0, part.source).view(n, len(z), m * self._patch**2).mT, part.basis.mT
-            )
+            y = torch.bmm(part.filtered.index_select(0, part.source).view(n, len(z), -1).mT, part.basis.mT)
             if fast is None:
                 _put_back(y, mean, part.groups, self._patch, self._scale, out, number > 0)
             else:
@@ -155,11 +152,11 @@ class GroupFilters:
 class _Part(NamedTuple):
     """Some of the groups and their filters, for one batch of products."""
 
-    groups: Tensor  # (n, m), the N active ones first
-    basis: Tensor  # Q of these (N, K, K), eigenvectors in columns
+    groups: Tensor  # (n, m)
+    basis: Tensor  # Q (n, K, K), eigenvectors in columns
     signal: Tensor  # numbers g K + k of the components above the noise (A,)
     projections: Tensor  # P of these, (A, p^2, p^2)
-    source: Tensor  # (N K,), the number of each component among those, or A for noise
+    source: Tensor  # (n K,), the number of each component among those, or A for noise
     filtered: Tensor  # (A + 1, m, p^2), buffer for their filtered patches; the last stays 0, for components of noise
     order: Tensor  # numbers of the patches of the groups, sorted by position
     start: Tensor  # where each position starts in that list
@@ -169,18 +166,15 @@ def _decompose(x: Tensor, groups: Tensor, patch: int, positions: int, threshold:
     """The filters of groups x (n, K, m p^2), with mean 0 and in units of the noise; `sigma` is only checked."""
     m = groups.shape[1]
     values, basis = _eigh(torch.bmm(x, x.mT))
-    signal = values > threshold
-    some, first = signal.any(1).sort(descending=True, stable=True)
-    sums = [of.sum(dtype=torch.float64) for of in (signal, some, values)]
-    total, holding, energy, smallest = torch.stack([*sums, sigma.double()]).tolist()
+    signal = (values > threshold).flatten()
+    sums = [signal.sum(dtype=torch.float64), values.sum(dtype=torch.float64), sigma.double()]
+    total, energy, smallest = torch.stack(sums).tolist()
     if not smallest > 0:
         raise ValueError(f"sigma must be positive, got {smallest}")
     if not math.isfinite(energy):
         raise FloatingPointError(_NOT_FINITE)
-    # the first of a ranking, as a selection by a mask needs a second transfer
-    count, active, groups = int(total), first[: int(holding)], groups.index_select(0, first)
-    basis, x = basis.index_select(0, active), x.index_select(0, active)
-    ranked = signal.index_select(0, active).flatten().sort(stable=True, descending=True).indices
+    count = int(total)
+    ranked = signal.sort(stable=True, descending=True).indices  # needs no second transfer
     rotated = torch.bmm(basis.mT, x).view(-1, m, patch**2)[ranked[:count]]
     squares, vectors = _eigh(torch.bmm(rotated.mT, rotated))
     gain = singular_value_gain(squares, m - 1, patch**2)
@@ -192,21 +186,20 @@ def _decompose(x: Tensor, groups: Tensor, patch: int, positions: int, threshold:
     return _Part(groups, basis, ranked[:count], projections, source, filtered, order, start)
 
 
-def _gather_groups(z: Tensor, inverse: Tensor, groups: Tensor, active: int, patch: int) -> tuple[Tensor, Tensor]:
-    """In units of the noise: patches of the first N groups minus their mean, (N, K, m p^2); all means, (n, p^2, K)."""
+def _gather_groups(z: Tensor, inverse: Tensor, groups: Tensor, patch: int) -> tuple[Tensor, Tensor]:
+    """The patches of groups in units of the noise, minus their mean, (n, K, m p^2); and the mean, (n, p^2, K)."""
     pixels = z.mul(inverse.view(-1, 1, 1)).flatten(1)[:, _pixels(groups, patch, z.shape[2])]
     x = pixels.transpose(0, 1).contiguous()  # (n, K, m, p^2)
     mean = x.mean(2, keepdim=True)
-    return x.sub_(mean)[:active].flatten(2), mean[:, :, 0].mT.contiguous()
+    return x.sub_(mean).flatten(2), mean[:, :, 0].mT.contiguous()
 
 
 def _put_back(y: Tensor, mean: Tensor, groups: Tensor, patch: int, scale: Tensor, out: Tensor, add: bool) -> None:
-    """out = scale times the sum of all patches y (N, m p^2, K) of the first N groups + mean at their positions."""
+    """out = scale times the sum of all patches y (n, m p^2, K) + mean at their positions; y is overwritten."""
     n, m = groups.shape
-    patches = mean[:, None].expand(n, m, patch**2, len(out)).contiguous()
-    patches[: len(y)] += y.view(len(y), m, patch**2, len(out))
+    y = y.view(n, m, patch**2, -1).add_(mean[:, None])
     summed = y.new_zeros(out[0].numel(), len(out))
-    summed.index_add_(0, _pixels(groups, patch, out.shape[2]).flatten(), patches.flatten(0, 2))
+    summed.index_add_(0, _pixels(groups, patch, out.shape[2]).flatten(), y.flatten(0, 2))
     value = summed.t().reshape(out.shape).mul_(scale)
     torch.add(out, value, out=out) if add else out.copy_(value)
 
