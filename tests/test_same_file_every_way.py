@@ -141,7 +141,9 @@ ASPECTS: dict[str, Callable[[Made, Made], None]] = {
     **{name: partial(same, name) for name in ("notes", "choice", "parameters")},
 }  # fmt: skip
 # the file of a sequence has a time axis, and holds less than a result; the test fails once it no longer does
-DIFFERENT = pytest.mark.xfail(strict=True, reason="a file of its own")
+DIFFERENT = pytest.mark.xfail(
+    strict=True, reason="a sequence has frames in place of one result: its cubes, and what was chosen for each"
+)
 CASES = [
     pytest.param(
         way, aspect, marks=[DIFFERENT] * (way.endswith("sequence") and aspect not in ("warnings", "parameters"))
