@@ -1,6 +1,7 @@
 """What `reconstruct` prints of measurements and results; and the dry run, which does no more."""
 
 import argparse
+import os
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -98,7 +99,7 @@ def dry_run(args: argparse.Namespace, task: Task, *, kept: bool) -> str:
     if kept:
         return f"{finished(task)}; nothing would be computed"
     names = [frame.name for frame in task.frames]
-    there = 0 if args.sequence else sum((task.output / f"{name}_cube.h5").exists() for name in names)
+    there = 0 if args.sequence else sum(os.path.exists(task.output / f"{name}_cube.h5") for name in names)
     resumed = f" (cubes that are there: {there}, kept where nothing has changed)" if there else ""
     many = f"{len(names)} snapshots, {names[0]} to {names[-1]}, " if task.many else ""
     beside = ", each with the frames beside it," if args.sequence else ""

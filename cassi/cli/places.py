@@ -52,9 +52,11 @@ def figures_folder(name: str | None, output: Path) -> Path | None:
     if name == "none":
         return None
     folder = Path(name or output.with_name(f"{output.stem.removesuffix('_cube')}_figures"))
-    if folder.exists() and not folder.is_dir():
-        raise OutputError(f"{folder}: is a file, the figures need a folder; use --figures DIR or none")
-    there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    there = next(parent for parent in (folder, *folder.absolute().parents) if os.path.exists(parent))
+    if not there.is_dir():
+        raise OutputError(f"{there}: is a file, the figures need a folder; use --figures DIR or none")
+    if there == folder.parent:
+        check_place(folder)
     if not os.access(there, os.W_OK):
         raise OutputError(f"{folder}: {there} may not be written to; use --figures DIR or none")
     return folder

@@ -2,6 +2,7 @@
 
 import argparse
 import glob
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
@@ -97,7 +98,7 @@ class Task:
 def make_task(args: argparse.Namespace, files: Sequence[str]) -> Task:
     """What the options ask for, checked before a snapshot is read; places are not settled yet."""
     source, output = Path(files[0]), Path(args.output or "")
-    stated = _stated_shots(files[0]) if source.is_file() else None
+    stated = _stated_shots(files[0]) if os.path.isfile(source) else None
     given = max(len(args.mask), len(args.calibration))
     shots = args.shots or (given if given > 1 else stated) or 1
     for option, count in (("--mask", len(args.mask)), ("--calibration", len(args.calibration))):
@@ -105,8 +106,8 @@ def make_task(args: argparse.Namespace, files: Sequence[str]) -> Task:
             raise InputError(f"{count} files of {option} for {shots} shots; give one per shot, in their order")
     if args.calibration and shots > len(args.calibration):
         raise InputError(f"a calibration holds one mask; give one for each of the {shots} shots")
-    several = len(files) > 1 or source.is_dir() or (glob.has_magic(files[0]) and not source.exists())
-    place = bool(args.output) and (output.is_dir() or not output.suffix)
+    several = len(files) > 1 or os.path.isdir(source) or (glob.has_magic(files[0]) and not os.path.exists(source))
+    place = bool(args.output) and (os.path.isdir(output) or not output.suffix)
     many = args.sequence or place or (several and shots == 1)
     check("reconstruct", args, [SHOTS] * (shots > 1) + [MANY] * many)
     found = [files[0]]

@@ -1,6 +1,7 @@
 """Simulate a coded-aperture snapshot, from a spectral cube or a painted scene, with a camera's noise."""
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -161,7 +162,7 @@ def make_cube(
 
 def load_mask(args: argparse.Namespace) -> torch.Tensor:
     """A coded aperture (H, W), or (C, H, W) or (K, H, W), one per band or shot, from a file."""
-    if not Path(args.mask).exists():
+    if not os.path.exists(args.mask):
         raise InputError(f"--mask {args.mask}: neither {', '.join(MASK_KINDS)} nor a file")
     return torch.from_numpy(read_mask(args.mask, count=args.shots if args.shots > 1 else args.num_bands))
 

@@ -7,19 +7,24 @@ import os
 import secrets
 import shutil
 import signal
+import stat
 import threading
+import warnings
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from cassi.errors import OutputError, one_line
+from filelock import BaseFileLock, FileLock, SoftFileLock
+
+from cassi.errors import InputError, OutputError, one_line
 
 PathLike = str | os.PathLike[str]
 DISK_FULL = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
+UNABLE = {errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK}  # of drives
 
 
 def file_sha256(path: PathLike) -> str:
@@ -35,22 +40,68 @@ def _file_sha256(path: str, size: int, modified: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def check_readable(path: PathLike) -> Path:
+    """Check that a path is that of a file which can be read more than once, and return it.
+
+    Raises:
+        InputError: there is none, or it is a folder, a pipe or a device.
+    """
+    path = Path(path)
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: {str(getattr(error, 'strerror', error)).lower()}") from error
+    if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "a pipe or device, whose data can be read only once"
+        raise InputError(f"{path}: is {what}; expected a file, save the data in one")
+    return path
+
+
 def check_place(path: PathLike, overwrite: bool = False) -> Path:
     """Check that a file can be written, and return its path.
 
     Raises:
-        OutputError: missing folder, no permission, a folder of that name, or the file exists and `overwrite` is False.
+        OutputError: missing folder, no permission, a name that the drive cannot hold (of the kind "name"), a folder,
+            pipe or device of that name, or the file exists and `overwrite` is False.
     """
     path = Path(path)
-    if not path.parent.is_dir():
+    try:
+        mode = path.stat().st_mode if path.parent.is_dir() else None
+    except FileNotFoundError:
+        mode = 0
+    except OSError as error:
+        size = f"{len(os.fsencode(path.name))} bytes"
+        cure = "choose a shorter name" if error.errno == errno.ENAMETOOLONG else "choose another"
+        raise OutputError(f"{path}: {one_line(error.strerror)} ({size}); {cure}", kind="name") from error
+    if mode is None:
         raise OutputError(f"{path}: the folder {path.parent} does not exist; create it first")
     if not os.access(path.parent, os.W_OK):
         raise OutputError(f"{path}: no permission to write to the folder {path.parent}")
-    if path.is_dir():
-        raise OutputError(f"{path}: is a folder, expected the name of a file")
-    if path.exists() and not overwrite:
+    if mode and not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "a pipe or device"
+        raise OutputError(f"{path}: is {what}, expected the name of a file")
+    if mode and not overwrite:
         raise OutputError(f"{path}: exists already; choose another name or allow overwriting", cures=("overwrite",))
     return path
+
+
+def hold(path: Path) -> BaseFileLock:
+    """Hold a lock, which goes with the process; on a drive that cannot lock, a file whose being there is the lock.
+
+    Raises:
+        filelock.Timeout: another process holds it.
+        OSError: the file cannot be made.
+    """
+    lock: BaseFileLock = FileLock(path)
+    try:
+        with warnings.catch_warnings(action="ignore"):  # it may turn to such a file by itself
+            lock.acquire(blocking=False)
+    except (OSError, NotImplementedError) as error:
+        if isinstance(error, OSError) and error.errno not in UNABLE:
+            raise
+        lock = SoftFileLock(path.with_name(f"{path.name}ed"))
+        lock.acquire(blocking=False)
+    return lock
 
 
 class _Frame:
@@ -68,7 +119,7 @@ def replacing(path: PathLike, overwrite: bool = False) -> Iterator[Path]:
         OutputError: see `check_place`; or the disk is full.
     """
     path = check_place(path, overwrite)
-    folder = path.parent / f".{path.name}.{secrets.token_hex(4)}.part"
+    folder = path.parent / f".{secrets.token_hex(8)}.part"  # short: the drive need hold no longer name than is given
     here = _Frame()
     weakref.finalize(here, shutil.rmtree, folder, ignore_errors=True)  # an interrupt as it yields skips what is below
     try:
@@ -82,7 +133,8 @@ def replacing(path: PathLike, overwrite: bool = False) -> Iterator[Path]:
                 check_place(path.with_name(part.name), overwrite)
             for part in parts:
                 os.replace(part, path.with_name(part.name))
-            _flush(path.parent)
+            with suppress(OSError):  # the file is in place: a folder that cannot be flushed is no loss
+                _flush(path.parent)
             shutil.rmtree(folder, ignore_errors=True)  # here no interrupt can come first
     except OSError as error:
         # numpy reports only "... requested and ... written"
@@ -116,7 +168,7 @@ def _flush(path: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EBADF):  # some file systems cannot flush folders
+        if error.errno not in UNABLE:
             raise
     finally:
         os.close(handle)

@@ -5,6 +5,7 @@ Data are read only on request, the declared size is checked before memory is all
 meaning of the arrays is decided in `reading.py`.
 """
 
+import errno
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +21,10 @@ from cassi.errors import InputError, one_line
 MAX_READ_BYTES = 8 * 2**30  # per call; multiplied by the environment variable CASSI_READ_LIMIT
 
 Selection = tuple[slice, ...]
+NO_DAMAGE = {  # what a drive says, by its number
+    errno.EACCES, errno.EAGAIN, errno.EBUSY, errno.EIO, errno.EISDIR, errno.EMFILE, errno.ENOENT, errno.ENOLCK,
+    errno.ENFILE, errno.EPERM, errno.ESTALE, errno.ETIMEDOUT, errno.ETXTBSY,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -127,13 +132,21 @@ class Container:
 
 @contextmanager
 def damage_as_input_error(path: Path, file_format: str) -> Iterator[None]:
-    """Turn the undocumented exceptions of a parser on a damaged file into one `InputError`."""
+    """Turn the undocumented exceptions of a parser on a damaged file into one `InputError`.
+
+    What the drive or the text says of itself is no damage: rights, locks, encodings.
+    """
     try:
         yield
     except InputError:
         raise
+    except UnicodeDecodeError as error:
+        text = f"it holds text in another encoding than {error.encoding} ({error.reason}); save that as UTF-8"
+        raise InputError(f"{path}: cannot be read as {file_format}, {text}") from error
     except MemoryError as error:
         raise InputError(f"{path}: not enough memory to read it ({one_line(error)})") from error
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in NO_DAMAGE:
+            raise InputError(f"{path}: cannot be read: {one_line(os.strerror(error.errno)).lower()}") from error
         detail = one_line(error) or type(error).__name__
         raise InputError(f"{path}: cannot be read as {file_format}, it is damaged or truncated ({detail})") from error

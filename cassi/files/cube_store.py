@@ -11,7 +11,7 @@ import numpy as np
 
 from cassi.errors import InputError, OutputError
 from cassi.files.atomic import PathLike, hdf5_target, replacing, signals_held
-from cassi.files.formats.hdf5 import label_axes
+from cassi.files.formats.hdf5 import label_axes, open_file
 from cassi.files.writing import Attributes, check_output, plain_attributes
 from cassi.optics.measurement import any_bad
 
@@ -110,7 +110,7 @@ def gather_cubes(
     even: np.ndarray | None = None
     with cube_store(path, overwrite=overwrite) as store:
         for t, result in enumerate(results):
-            with h5py.File(result) as frame:
+            with open_file(Path(result)) as frame:
                 # of snapshot and residual only that of the frame itself, which precedes its neighbors
                 images = {name: frame[name].shape[-2:] for name in ("measurement", "residual") if name in frame}
                 content = images | {name: frame[name].shape for name in ("cube", "truth") if name in frame}

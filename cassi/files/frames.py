@@ -50,13 +50,13 @@ def find_files(source: PathLike | Sequence[PathLike], leave_out: Sequence[PathLi
 
 def _list_files(path: Path) -> list[Path]:
     """The files of a folder or a pattern in natural order; a name itself, whether it exists or not."""
-    if path.is_dir():
+    if os.path.isdir(path):
         files = [file for file in path.iterdir() if file.suffix.lower() in SUFFIXES]
-    elif path.exists() or not glob.has_magic(str(path)):
+    elif os.path.exists(path) or not glob.has_magic(str(path)):
         return [path]
     else:
         files = [Path(name) for name in glob.glob(str(path), recursive=True)]
-    files = [file for file in files if file.is_file()]
+    files = [file for file in files if os.path.isfile(file)]
     return sorted(files, key=natural)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import h5py
 
 from cassi.errors import InputError, one_line
-from cassi.files.atomic import PathLike
-from cassi.files.container import Container
+from cassi.files.atomic import PathLike, check_readable
+from cassi.files.container import Container, damage_as_input_error
 from cassi.files.formats.hdf5 import open_hdf5
 from cassi.files.formats.table import FORMATS
 from cassi.files.names import role_of
@@ -38,12 +38,9 @@ def open_container(path: PathLike) -> Container:
     Raises:
         InputError: missing file, unknown format, or damaged file.
     """
-    path = Path(path)
-    try:
-        with path.open("rb") as file:
-            head = file.read(64)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: {str(getattr(error, 'strerror', error)).lower()}") from error
+    path = check_readable(path)
+    with damage_as_input_error(path, "a file of data"), path.open("rb") as file:
+        head = file.read(64)
     if not head:
         raise InputError(f"{path}: the file is empty; copy or record it again")
     for known in FORMATS:

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.path import Path as Outline
 
 from cassi.errors import InputError, one_line
-from cassi.files.atomic import PathLike, write_text
+from cassi.files.atomic import PathLike, check_readable, write_text
 from cassi.looking.drawing import band_name
 from cassi.looking.report_data import CubeLike, ReportData
 
@@ -136,9 +136,9 @@ def read_regions(path: PathLike) -> list[Region]:
     """
     where, wanted = Path(path), 'expected {"regions": [{"name": ..., "corners": [[row, column], ...]}]}'
     try:
-        content: Any = json.loads(where.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{where}: {str(error.strerror).lower()}") from error
+        content: Any = json.loads(check_readable(where).read_text(encoding="utf-8"))
+    except InputError:
+        raise
     except ValueError as error:
         raise InputError(f"{where}: not JSON ({error}); {wanted}") from error
     listed = content.get("regions", [content]) if isinstance(content, dict) else [{"corners": content}]

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from cassi.errors import InputError, one_line
-from cassi.files.atomic import PathLike, replacing
+from cassi.files.atomic import PathLike, check_readable, replacing
 from cassi.optics.srgb import encode_srgb
 
 # Peak and standard deviation of each channel [nm], typical for color filters on silicon.
@@ -86,11 +86,7 @@ def read_side_picture(path: PathLike) -> SidePicture:
     Raises:
         InputError: the picture cannot be read.
     """
-    path = Path(path)
-    if path.is_dir():
-        raise InputError(f"{path}: is a folder, expected a picture; name the file in it")
-    if not path.is_file():
-        raise InputError(f"{path}: the side picture does not exist")
+    path = check_readable(path)
     values = np.load(path, allow_pickle=False) if path.suffix.lower() == ".npy" else _image(path)
     clip = float(np.iinfo(values.dtype).max) if values.dtype.kind in "iu" else None
     try:

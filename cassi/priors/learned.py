@@ -234,9 +234,10 @@ def load_prior(source: PathLike = DEFAULT) -> LearnedPrior:
     from safetensors import SafetensorError, safe_open
 
     name = shipped_weights(source) if source in KINDS else Path(source)
-    if name.is_dir():
-        raise InputError(f"{name}: is a folder, expected the weights that scripts/train.py writes; name the file in it")
-    if name.is_file() and not name.stat().st_size:
+    if os.path.exists(name) and not os.path.isfile(name):
+        what = "is a folder" if os.path.isdir(name) else "is a pipe or device"
+        raise InputError(f"{name}: {what}, expected the weights that scripts/train.py writes; name the file in it")
+    if os.path.isfile(name) and not name.stat().st_size:
         raise InputError(f"{name}: is empty, expected the weights that scripts/train.py writes; copy the file again")
     try:
         with safe_open(name, framework="pt") as file:

@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from filelock import FileLock, Timeout
+from filelock import Timeout
 from torch import Tensor
 
 from cassi.errors import InputError, OutputError, one_line
-from cassi.files.atomic import DISK_FULL, write_text
+from cassi.files.atomic import DISK_FULL, check_place, hold, write_text
+from cassi.files.formats.hdf5 import open_file
 from cassi.files.frames import find_files, frame_name, natural
 from cassi.files.reading import read_measurement
 from cassi.kernels.dispatch import pick_device
@@ -178,8 +179,10 @@ def reconstruct_many(
     ]
     root = Path(os.path.abspath(output))
     with locked(root):
-        finished, todo = _plan(root, frames, fingerprints(read, solve), overwrite)
-        failed: dict[str, str] = {}
+        failed = _too_long(root, frames)
+        named = [frame for frame in frames if frame.name not in failed]
+        finished, todo = _plan(root, named, fingerprints(read, solve), overwrite)
+        found = len(finished)
         if todo:
             for left in root.glob(".*.part"):  # of a run that was killed
                 shutil.rmtree(left, ignore_errors=True)
@@ -194,7 +197,7 @@ def reconstruct_many(
             with computing as jobs, StepBar([what], shown=progress) as bar:
                 for number, future in enumerate(as_completed(jobs), start=1):
                     name, error = jobs[future].frame.name, future.exception()
-                    if isinstance(error, OutputError):
+                    if isinstance(error, OutputError) and error.kind != "name":
                         raise error
                     if error is None:
                         finished[name] = future.result()
@@ -209,8 +212,7 @@ def reconstruct_many(
     misfits = {name: known["verdict"] for name, known in done.items() if not known["ok"]}
     doubts = {name: known["against"] for name, known in done.items() if known["against"]}
     methods = {name: known["method"] for name, known in done.items()}
-    computed, seconds = len(todo) - len(failed), time.perf_counter() - start
-    return BatchReport(computed, len(frames) - len(todo), failed, seconds, misfits, doubts, methods)
+    return BatchReport(len(done) - found, found, failed, time.perf_counter() - start, misfits, doubts, methods)
 
 
 # What is finished
@@ -251,14 +253,24 @@ def _plan(
     return finished, todo
 
 
+def _too_long(root: Path, frames: Sequence[Frame]) -> dict[str, str]:
+    """The frames whose cubes have names that the drive cannot hold, and why."""
+    found: dict[str, str] = {}
+    for frame in frames:
+        try:
+            check_place(root / f"{frame.name}_cube.h5", overwrite=True)
+        except OutputError as error:
+            if error.kind == "name":
+                found[frame.name] = str(error)
+    return found
+
+
 def read_record(cube: Path) -> dict[str, Any] | None:
     """The `RECORD` in the file of a cube, None if there is none; a foreign file has an empty fingerprint."""
-    import h5py
-
-    if not cube.exists():
+    if not os.path.exists(cube):
         return None
     try:
-        with h5py.File(cube) as file:
+        with open_file(cube) as file:
             stated = {name: file.attrs.get(name, usual) for name, usual in RECORD.items()}
     except OSError:
         return RECORD
@@ -272,12 +284,14 @@ def locked(root: Path) -> Iterator[Path]:
     Raises:
         OutputError: it cannot be made or written to, or another run holds it.
     """
-    lock = FileLock(root / ".lock")
     try:
         root.mkdir(parents=True, exist_ok=True)
-        lock.acquire(blocking=False)
+        lock = hold(root / ".lock")
     except Timeout as error:
-        text = f"{root}: another run is writing there; wait for it or choose another output"
+        left = (
+            f" (where none is, delete {Path(error.lock_file).name})" if error.lock_file != str(root / ".lock") else ""
+        )
+        text = f"{root}: another run is writing there{left}; wait for it or choose another output"
         raise OutputError(text, kind="locked") from error
     except OSError as error:
         raise OutputError(f"{root}: cannot be written: {one_line(error)}") from error

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 
 from cassi.errors import InputError, one_line
-from cassi.files.atomic import hdf5_target
+from cassi.files.atomic import UNABLE, hdf5_target
 from cassi.files.container import LETTERS, Container, CubeContent, Entry, Selection, damage_as_input_error, valid_axes
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -30,14 +30,14 @@ def open_hdf5(path: Path) -> Container:
         if not (name in COUNTERS and node.is_scale):
             entries.append(_entry(name, node))
 
-    with damage_as_input_error(path, file_format), h5py.File(path, "r", locking="best-effort") as file:
+    with damage_as_input_error(path, file_format), open_file(path) as file:
         attributes = _attributes(file)
         file.visititems(visit)
     matlab = matlab or any("MATLAB_class" in entry.attributes for entry in entries)
 
     def read(entry: Entry, picked: Selection) -> np.ndarray:
         reverse = "MATLAB_class" in entry.attributes
-        with h5py.File(path, "r", locking="best-effort") as file:
+        with open_file(path) as file:
             dataset = file[entry.name]
             needed = _missing_filter(dataset)
             try:
@@ -50,6 +50,23 @@ def open_hdf5(path: Path) -> Container:
         return values.astype(bool) if entry.dtype == np.dtype(bool) else _unpack(values, entry.attributes)
 
     return Container(path, file_format, tuple(entries), read, attributes, bands_last=matlab)
+
+
+def open_file(path: Path) -> h5py.File:
+    """The file, opened to be read; without a lock on a drive that has none (HDF5 itself knows only some of these).
+
+    Raises:
+        InputError: another program writes it.
+        OSError: it cannot be opened.
+    """
+    try:
+        return h5py.File(path, "r", locking="best-effort")
+    except BlockingIOError as error:
+        raise InputError(f"{path}: another program has it open to write it; close it there") from error
+    except OSError as error:
+        if error.errno not in UNABLE:
+            raise
+        return h5py.File(path, "r", locking=False)
 
 
 def _attributes(node: h5py.HLObject) -> dict[str, object]:

@@ -1,0 +1,206 @@
+"""Drives that can do less than POSIX asks: no locks, no flush of folders, short names; and what is no file at all."""
+
+import builtins
+import errno
+import fcntl
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+import warnings
+
+import h5py
+import numpy as np
+import pytest
+
+from cassi.errors import InputError
+from cassi.files import OutputError, open_container, read_cube, read_measurement, write_cube, write_measurement
+from cassi.files.atomic import check_place, write_text
+from cassi.files.cube_store import gather_cubes
+from cassi.looking.regions import read_regions
+from cassi.optics.measurement import Measurement
+from cassi.photograph.picture import read_side_picture
+from cassi.priors.learned import load_prior
+from cassi.running.many import find_frames, locked, reconstruct_many
+from cassi.running.plan_file import load_plan
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="POSIX is what these drives lack")
+NAME_MAX = 143  # bytes, as on encrypted folders
+
+
+@pytest.fixture(params=[errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS], ids=lambda number: errno.errorcode[number])
+def poor_drive(request, monkeypatch):
+    """A drive that locks nothing, flushes files only, and holds names of `NAME_MAX` bytes."""
+
+    def unable(*_):
+        raise OSError(request.param, os.strerror(request.param))
+
+    fsync, opened = os.fsync, h5py.File
+
+    def flush(handle):
+        return unable() if stat.S_ISDIR(os.fstat(handle).st_mode) else fsync(handle)
+
+    def limited(function, count=1):
+        def call(*args, **options):
+            for name in args[:count]:
+                named = isinstance(name, str | bytes | os.PathLike)
+                if named and max(map(len, os.fsencode(name).split(b"/"))) > NAME_MAX:
+                    raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), str(name))
+            return function(*args, **options)
+
+        return call
+
+    class Unlocked(opened):
+        def __init__(self, name, *args, locking=None, **options):
+            if not hasattr(name, "write") and locking is not False:
+                unable()
+            super().__init__(name, *args, locking=locking, **options)
+
+    monkeypatch.setattr(h5py, "File", Unlocked)
+    for name in ("flock", "lockf"):
+        monkeypatch.setattr(fcntl, name, unable)
+    monkeypatch.setattr(os, "fsync", flush)
+    monkeypatch.setattr(builtins, "open", limited(open))
+    for name, count in (("stat", 1), ("open", 1), ("mkdir", 1), ("replace", 2)):
+        monkeypatch.setattr(os, name, limited(getattr(os, name), count))
+    return request.param
+
+
+def snapshot():
+    mask = np.random.default_rng(0).random((24, 24)).astype(np.float32)
+    y = np.zeros((24, 30), np.float32)
+    for c in range(4):
+        y[:, 2 * c : 2 * c + 24] += mask
+    return Measurement(y=y, mask=mask, shifts=(0, 2, 4, 6))
+
+
+@pytest.mark.parametrize("suffix", [".h5", ".mat", ".tif", ".hdr"])
+def test_what_is_written_there_is_there(tmp_path, poor_drive, suffix):
+    cube = np.arange(24.0).reshape(2, 3, 4)
+    for name in ("a", "n" * (NAME_MAX - len(suffix))):
+        path = tmp_path / f"{name}{suffix}"
+        write_cube(path, np.zeros((2, 3, 4)))
+        write_cube(path, cube, overwrite=True)
+        assert np.array_equal(read_cube(path)[0], cube)
+        assert not [left for left in tmp_path.iterdir() if left.name.startswith(".")]
+    with pytest.raises(OutputError, match=rf"\({NAME_MAX + len(suffix)} bytes\); choose a shorter name"):
+        write_cube(tmp_path / f"{'n' * NAME_MAX}{suffix}", cube)
+
+
+def test_measurements_sequences_and_texts_are_there(tmp_path, poor_drive):
+    m = snapshot()
+    write_measurement(tmp_path / "s.h5", m)
+    assert np.array_equal(read_measurement(tmp_path / "s.h5").y, m.y)
+    write_cube(tmp_path / "a.h5", np.ones((2, 3, 4)), attributes={"residual": 0.1})
+    gather_cubes(tmp_path / "all.h5", [tmp_path / "a.h5"] * 2)
+    assert read_cube(tmp_path / "all.h5")[0].shape == (2, 2, 3, 4)
+    write_text(tmp_path / "t.txt", "text")
+    assert (tmp_path / "t.txt").read_text() == "text"
+
+
+def test_a_folder_there_is_reconstructed_but_for_names_too_long(tmp_path, poor_drive):
+    (tmp_path / "night").mkdir()
+    long = "夜" * ((NAME_MAX - 3) // 3)
+    for name in ("a", "b", long):
+        write_measurement(tmp_path / "night" / f"{name}.h5", snapshot())
+    frames = find_frames(tmp_path / "night")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        report = reconstruct_many(frames, tmp_path / "cubes", batch=1, read=read_measurement, solve=of_zeros)
+    assert (report.computed, list(report.failed)) == (2, [long])
+    lines = [json.loads(line) for line in (tmp_path / "cubes" / "index.jsonl").read_text().splitlines()]
+    assert [line["status"] for line in lines] == ["done", "done", "failed"]
+    again = reconstruct_many(frames, tmp_path / "cubes", batch=1, read=read_measurement, solve=of_zeros)
+    assert (again.computed, again.found, list(again.failed)) == (0, 2, [long])
+
+
+def of_zeros(m, monitor=None):
+    import cassi
+
+    return cassi.reconstruct(m, solver="gap-tv", num_iters=1)
+
+
+def test_a_folder_there_is_held_by_one_run(tmp_path, poor_drive):
+    with locked(tmp_path):
+        hold = (
+            f"from cassi.running.many import locked\nwith locked(__import__('pathlib').Path({str(tmp_path)!r})): pass"
+        )
+        poor = f"import fcntl\ndef no(*_): raise OSError({poor_drive}, 'no')\nfcntl.flock = no\n"
+        done = subprocess.run([sys.executable, "-c", poor + hold], capture_output=True, text=True)
+        assert "another run is writing there" in done.stderr
+    with locked(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.EINVAL])
+def test_a_folder_that_cannot_be_flushed_is_no_loss(tmp_path, monkeypatch, number):
+    fsync = os.fsync
+
+    def flush(handle):
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(number, os.strerror(number))
+        return fsync(handle)
+
+    write_text(tmp_path / "t", "old")
+    monkeypatch.setattr(os, "fsync", flush)
+    write_text(tmp_path / "t", "new")
+    assert (tmp_path / "t").read_text() == "new"
+
+
+def test_a_file_that_cannot_be_flushed_is_not_said_to_be_there(tmp_path, monkeypatch):
+    write_text(tmp_path / "t", "old")
+
+    def flush(handle):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", flush)
+    with pytest.raises(OutputError, match="nothing was left behind"):
+        write_text(tmp_path / "t", "new")
+    assert (tmp_path / "t").read_text() == "old"
+
+
+READERS = (open_container, load_plan, read_side_picture, load_prior, read_regions)
+
+
+@pytest.mark.parametrize("read", READERS, ids=lambda read: read.__name__)
+def test_pipes_are_called_pipes(tmp_path, read):
+    os.mkfifo(tmp_path / "p")
+    found = []
+
+    def call():
+        with pytest.raises(InputError, match="is a pipe or device") as caught:
+            read(tmp_path / "p")
+        found.append(caught)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(20)  # it would wait for ever
+    assert found
+
+
+def test_devices_are_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "p")
+    for overwrite in (False, True):
+        with pytest.raises(OutputError, match="is a pipe or device"):
+            check_place(tmp_path / "p", overwrite)
+
+
+def test_what_a_drive_says_is_not_called_damage(tmp_path, monkeypatch):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["cube"] = np.ones((2, 3, 4))
+        file.flush()
+        read = f"from cassi.files import read_cube; read_cube({str(path)!r})"
+        done = subprocess.run([sys.executable, "-c", read], capture_output=True, text=True)
+    assert "another program has it open to write it" in done.stderr and "damaged" not in done.stderr
+    for number in (errno.EACCES, errno.EIO, errno.ESTALE):
+
+        def fails(*_, number=number, **__):
+            raise OSError(number, os.strerror(number))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(h5py, "File", fails)
+            with pytest.raises(InputError, match=f"cannot be read: {os.strerror(number).lower()}"):
+                open_container(path)
