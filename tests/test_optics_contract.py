@@ -147,7 +147,7 @@ def pair(A: Camera, *batch: int) -> tuple[Tensor, Tensor]:
 
 
 def flat(t: Tensor, batch: tuple[int, ...] = ()) -> np.ndarray:
-    return t.detach().reshape(math.prod(batch), -1).numpy()
+    return t.detach().reshape(math.prod(batch), math.prod(t.shape[len(batch) :])).numpy()
 
 
 def close(a: Tensor, b: Tensor | np.ndarray, tol: float = 1e-10) -> bool:
@@ -157,7 +157,7 @@ def close(a: Tensor, b: Tensor | np.ndarray, tol: float = 1e-10) -> bool:
 
 def test_both_directions_are_the_matrix(case):
     A, matrix = case
-    for batch in ((), (2,), (2, 3)):
+    for batch in ((), (2,), (2, 3), (0,), (2, 0)):
         x, y = pair(A, *batch)
         assert close(A.forward(x), flat(x, batch) @ matrix.T, 1e-13)
         assert close(A.adjoint(y), flat(y, batch) @ matrix, 1e-13)

@@ -27,7 +27,8 @@ def test_a_cube_that_is_the_mask_is_stamped_wholly_and_a_scene_that_knows_nothin
 def test_brightness_and_small_moves_do_not_matter():
     mask = noise(0, (64, 64))
     cube = np.stack([1 + 0.1 * mask] * 2)
-    assert imprint(1000 * cube, mask) == pytest.approx(imprint(cube, mask), rel=1e-3)
+    for unit in (1e-12, 1000):
+        assert imprint(unit * cube, mask) == pytest.approx(imprint(cube, mask), rel=1e-3)
     aside = np.stack([1 + 0.1 * np.roll(mask, 1, 1)] * 2)
     assert imprint(aside, mask) > 0.9 > 0.2 > imprint(aside, mask, moves=(0.0,))
     assert imprint(np.stack([1 + 0.1 * ndimage.shift(mask, (1, -1), order=1, mode="nearest")] * 2), mask) > 0.9

@@ -127,6 +127,21 @@ def test_the_unit_of_the_measurement_does_not_matter(unit):
     torch.testing.assert_close(scaled.x / unit, result.x, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("factor", [2.0**-20, 2.0, 1024.0])
+@pytest.mark.parametrize("psf", [None, gaussian_psf(0.8).to(F64)])
+def test_a_mask_times_a_power_of_two_divides_the_cube_to_the_last_digit(factor, psf):
+    """Rows that no open element reaches included."""
+    mask = camera().mask.clone()
+    mask[:3] = 0
+    cameras = [
+        CASSI(scale * mask, tuple(range(0, 12, 2))) if psf is None else BlurredCASSI(scale * mask, [1.5 * c for c in range(6)], psf=psf)
+        for scale in (1.0, factor)
+    ]
+    case, other = map(given, cameras)
+    other |= {"y": case["y"], "start": case["start"] / factor}
+    assert torch.equal(unrolled(**other)[1] * factor, unrolled(**case)[1])
+
+
 def test_a_batch_is_one_after_the_other():
     case, sizes = given(camera(), batch=(3,)), torch.tensor([1.0, 5.0, 0.2])
     case |= {"y": case["y"] * sizes.view(3, 1, 1), "start": case["start"] * sizes.view(3, 1, 1, 1)}

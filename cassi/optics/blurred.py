@@ -161,7 +161,7 @@ class BlurredCASSI(CodedAperture):
         masks = mask.expand(self.cube_shape)
         for start, taps_c, m_c, x_c in zip(self._starts, taps, masks, x.unbind(-3), strict=True):
             part = convolve_rows((x_c * m_c).reshape(-1, self.width), taps_c)
-            y[..., start : start + self.width + M] += part.view(*y.shape[:-1], -1)
+            y[..., start : start + self.width + M] += part.view(*y.shape[:-1], self.width + M)
         return y[..., M // 2 : M // 2 + self.detector_width].contiguous()
 
     def _blur_sum(self, y: Tensor, *, adjoint: bool) -> Tensor:

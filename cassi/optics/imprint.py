@@ -44,9 +44,10 @@ def imprint(cube: Tensor | np.ndarray, mask: Tensor | np.ndarray, *, moves: Sequ
     moved = moved.view(len(moves), len(m), len(moves), -1).transpose(1, 2).reshape(-1, *m.shape)
     patterns = _fine(moved, rows[0], columns[0]).flatten(1)
     local = torch.bmm(*_along(x, rows[1], columns[1]))
-    counted = (local > BRIGHT * local.amax((1, 2), keepdim=True)).flatten(1).float()
+    bright = local > BRIGHT * local.amax((1, 2), keepdim=True)
+    counted = bright.flatten(1).float()
     count = counted.sum(1)
-    d = (_fine(x, rows[0], columns[0]) / local.clamp_(min=1e-9)).flatten(1) * counted
+    d = torch.where(bright, _fine(x, rows[0], columns[0]) / local, 0).flatten(1)
     d = torch.addcmul(d, (d.sum(1) / count)[:, None], counted, value=-1)
     spread = torch.addcdiv(patterns.square() @ counted.T, (patterns @ counted.T).square(), count, value=-1)
     squares = (

@@ -119,7 +119,9 @@ def corrections(
     batch = y.shape[: y.ndim - rank]
     D = A.majorizer()
     dark = D <= tiny
-    D, y = D.masked_fill(dark, 1), y.masked_fill(dark, 0)
+    m_max = y.new_ones(()) if A.open is None else A.open.response().amax() / B.shape[1]  # all bands meet somewhere
+    # where no open element reaches, errors of the mask still do: the floor is that of a single element
+    D, y = torch.where(dark, m_max.square(), D), y.masked_fill(dark, 0)
     if level is None:
         L = object_levels(A, y).view(*batch, 1, 1, 1)
     else:
@@ -142,7 +144,7 @@ def corrections(
     X = None
     if mask_error and A.open is not None:
         X = mask_error * synthesise(start, B).detach().clamp(min=0)
-        M = M + A.open.forward(X.square())
+        M = M + m_max * A.open.forward(X.square())
     M = M.reciprocal()  # approximate inverse of the diagonal
 
     zero = y.new_full((len(maps[0]), 1, 1), tiny)  # added to scalar products, so that 0 / 0 cannot occur
