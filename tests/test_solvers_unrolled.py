@@ -134,7 +134,9 @@ def test_a_mask_times_a_power_of_two_divides_the_cube_to_the_last_digit(factor, 
     mask = camera().mask.clone()
     mask[:3] = 0
     cameras = [
-        CASSI(scale * mask, tuple(range(0, 12, 2))) if psf is None else BlurredCASSI(scale * mask, [1.5 * c for c in range(6)], psf=psf)
+        CASSI(scale * mask, tuple(range(0, 12, 2)))
+        if psf is None
+        else BlurredCASSI(scale * mask, [1.5 * c for c in range(6)], psf=psf)
         for scale in (1.0, factor)
     ]
     case, other = map(given, cameras)

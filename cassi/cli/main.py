@@ -61,12 +61,14 @@ def run(name: str, argv: list[str], prog: str) -> int:
 
 
 def program(entry: Callable[..., int] = main) -> NoReturn:
-    """As a process of its own: the end of it is its exit code, and SIGTERM leaves by the same door as an interrupt."""
+    """As a process of its own: its end is the exit code; SIGTERM and SIGHUP leave by the same door as an interrupt."""
 
     def terminated(signum: int, frame: object) -> NoReturn:
         raise SystemExit(128 + signum)
 
-    signal.signal(signal.SIGTERM, terminated)
+    for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
+            signal.signal(number, terminated)
     try:
         code = entry()
     except KeyboardInterrupt:  # before the command has begun, while its modules load

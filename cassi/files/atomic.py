@@ -4,6 +4,7 @@ import errno
 import hashlib
 import io
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -11,31 +12,39 @@ import stat
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from filelock import BaseFileLock, FileLock, SoftFileLock
+from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 from cassi.errors import InputError, OutputError, one_line
 
 PathLike = str | os.PathLike[str]
 DISK_FULL = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
+LOCK = ".lock"  # in a temporary folder that is in use
+MAX_LABEL = 48  # bytes of a name that its temporary folder bears too: every drive holds names so long
+ENDING = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))  # signals that end a process
 UNABLE = {errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK}  # of drives
 
 
 def file_sha256(path: PathLike) -> str:
     """The SHA-256 of a file, hexadecimal."""
+    return _file_sha256(os.path.abspath(path), stamp_of(path))
+
+
+def stamp_of(path: PathLike) -> tuple[int, ...]:
+    """Numbers of a file that differ once its content has changed: ctime, too, which nobody can set."""
     status = os.stat(path)
-    return _file_sha256(os.path.abspath(path), status.st_size, status.st_mtime_ns)
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 @lru_cache(maxsize=256)
-def _file_sha256(path: str, size: int, modified: int) -> str:
-    """The hash of a file with this size and time: a stack is hashed once, not once per frame."""
+def _file_sha256(path: str, stamp: tuple[int, ...]) -> str:
+    """The hash of a file with this stamp: a stack is hashed once, not once per frame."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -58,13 +67,13 @@ def check_readable(path: PathLike) -> Path:
 
 
 def check_place(path: PathLike, overwrite: bool = False) -> Path:
-    """Check that a file can be written, and return its path.
+    """Check that a file can be written, and return its path; of a link, that of the file it leads to.
 
     Raises:
         OutputError: missing folder, no permission, a name that the drive cannot hold (of the kind "name"), a folder,
             pipe or device of that name, or the file exists and `overwrite` is False.
     """
-    path = Path(path)
+    path = Path(os.path.realpath(path) if os.path.islink(path) else path)
     try:
         mode = path.stat().st_mode if path.parent.is_dir() else None
     except FileNotFoundError:
@@ -113,36 +122,86 @@ def replacing(path: PathLike, overwrite: bool = False) -> Iterator[Path]:
     """Yield a path of the same name in a new hidden folder beside `path`; its content is then moved into place.
 
     This may be a file, with others beside it (the data of a header), or a folder. It is flushed to disk (fsync) before
-    it is moved. After any exception, also a keyboard interrupt, nothing is left behind.
+    it is moved. After any exception, also a keyboard interrupt, nothing is left behind; what a killed process left of
+    this file is removed. A link is followed; a file that is replaced passes on its rights.
 
     Raises:
-        OutputError: see `check_place`; or the disk is full.
+        OutputError: see `check_place`; or the disk is full, or somebody has removed the hidden folder.
     """
+    name = Path(path).name
     path = check_place(path, overwrite)
-    folder = path.parent / f".{secrets.token_hex(8)}.part"  # short: the drive need hold no longer name than is given
+    remove_abandoned(path.parent, {path.name})
+    folder = path.parent / f".{_label(path.name)}.{secrets.token_hex(4)}.part"
     here = _Frame()
     weakref.finalize(here, shutil.rmtree, folder, ignore_errors=True)  # an interrupt as it yields skips what is below
+    lock = None
     try:
-        folder.mkdir()
-        yield folder / path.name
-        parts = sorted(folder.iterdir(), key=lambda part: part.name == path.name)  # the requested one last
+        folder.mkdir(mode=0o700)
+        lock = hold(folder / LOCK)  # makes the folder again if another run took it for abandoned
+        yield folder / name
+        parts = [part for part in folder.iterdir() if not part.name.startswith(LOCK)]
+        places = {part: path if part.name == name else path.with_name(part.name) for part in parts}
+        parts.sort(key=lambda part: part.name == name)  # the requested one last
         for part in parts:
             _flush(part)
         with signals_held():
             for part in parts:
-                check_place(path.with_name(part.name), overwrite)
+                _pass_on_rights(check_place(places[part], overwrite), part)
             for part in parts:
-                os.replace(part, path.with_name(part.name))
+                os.replace(part, places[part])
             with suppress(OSError):  # the file is in place: a folder that cannot be flushed is no loss
                 _flush(path.parent)
+            lock.release()
             shutil.rmtree(folder, ignore_errors=True)  # here no interrupt can come first
     except OSError as error:
         # numpy reports only "... requested and ... written"
         full = error.errno in DISK_FULL or (error.errno is None and "written" in str(error))
         cure = "the disk is full; free some space" if full else one_line(error)
+        check_kept(folder / name)
         raise OutputError(f"{path}: cannot be written, nothing was left behind: {cure}") from error
     finally:
+        if lock is not None:
+            lock.release()
         _remove(folder)
+
+
+def check_kept(temporary: Path) -> None:
+    """Raise OutputError if somebody has removed the folder that `replacing` writes to: the result would be lost."""
+    if not temporary.parent.is_dir():
+        raise OutputError(f"{temporary.parent}: somebody has removed this temporary folder of a run; start it again")
+
+
+def remove_abandoned(folder: Path, names: Collection[str]) -> None:
+    """Remove the temporary folders that killed processes left of files of these names, and no others.
+
+    One that is in use is locked.
+    """
+    labels = {_label(name) for name in names}
+    for left in folder.glob(".*.part"):
+        found = re.fullmatch(r"\.(.+)\.[0-9a-f]{8}\.part", left.name)
+        if found is None or found[1] not in labels:
+            continue
+        with suppress(OSError, Timeout):
+            if any(left.glob(f"{LOCK}*")):
+                hold(left / LOCK).release()
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.rmdir()  # not yet locked by a process that was killed: empty
+
+
+def _label(name: str) -> str:
+    """A name as that of its temporary folder begins, or its hash if it is long."""
+    encoded = os.fsencode(name)
+    return name if len(encoded) <= MAX_LABEL else hashlib.sha256(encoded).hexdigest()[:MAX_LABEL]
+
+
+def _pass_on_rights(old: Path, new: Path) -> None:
+    """Give a new file owner, group and mode of the one that it is to replace, as far as this is allowed."""
+    with suppress(OSError):  # there is none; or a drive without them
+        status = old.stat()
+        with suppress(OSError, AttributeError):  # another's; Windows
+            os.chown(new, status.st_uid, status.st_gid)
+        new.chmod(stat.S_IMODE(status.st_mode))
 
 
 def write_text(path: PathLike, text: str, overwrite: bool = True) -> None:
@@ -176,7 +235,7 @@ def _flush(path: Path) -> None:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Hold SIGINT and SIGTERM during the block and deliver them at its end.
+    """Hold SIGINT, SIGTERM and SIGHUP during the block and deliver them at its end.
 
     A library that calls back into Python may swallow the exception of an interrupt and continue without what it was
     writing. Signals reach only the main thread; in others this does nothing.
@@ -190,7 +249,7 @@ def signals_held() -> Iterator[None]:
         received.append(number)
 
     # SIGINT is held first and released last, so that it cannot leave the other one held.
-    current = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    current = {int(number): signal.getsignal(number) for number in (signal.SIGINT, *ENDING)}
     handlers = {number: handler for number, handler in current.items() if handler is not None}  # None: not Python's
     try:
         for number in handlers:

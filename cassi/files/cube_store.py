@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 
 from cassi.errors import InputError, OutputError
-from cassi.files.atomic import PathLike, hdf5_target, replacing, signals_held
+from cassi.files.atomic import PathLike, check_kept, hdf5_target, replacing, signals_held
 from cassi.files.formats.hdf5 import label_axes, open_file
 from cassi.files.writing import Attributes, check_output, plain_attributes
 from cassi.optics.measurement import any_bad
@@ -21,8 +21,8 @@ SIDE = 64  # of a chunk [pixel]
 class CubeStore:
     """An HDF5 result being written, see `cube_store`. Its arrays are 0 at first; parts are added in any order."""
 
-    def __init__(self, file: h5py.File) -> None:
-        self._file = file
+    def __init__(self, file: h5py.File, path: Path) -> None:
+        self._file, self._path = file, path
 
     def make(self, name: str, shape: tuple[int, ...], *, axes: str) -> None:
         """Create a float32 array of zeros; `axes` are the letters of its axes (N frame, C band, H row, W column).
@@ -36,7 +36,8 @@ class CubeStore:
             array.attrs["axes"] = np.bytes_(axes)
 
     def add(self, name: str, where: Any, values: np.ndarray) -> None:
-        """Add values to an array at `where`, a NumPy index."""
+        """Add values to an array at `where`, a NumPy index; OutputError if the file was removed meanwhile."""
+        check_kept(self._path)
         with signals_held():
             self._file[name][where] += values
 
@@ -76,7 +77,7 @@ def cube_store(path: PathLike, *, overwrite: bool = False) -> Iterator[CubeStore
     with replacing(path, overwrite) as temporary, hdf5_target(temporary) as target:
         file = h5py.File(target, "w")
         try:
-            yield CubeStore(file)
+            yield CubeStore(file, temporary)
             with signals_held():
                 label_axes(file)
         finally:

@@ -158,4 +158,7 @@ def check_output(path: PathLike, overwrite: bool = False) -> Path:
         raise OutputError(f"{path}: unknown output format {path.suffix!r}, expected {', '.join(sorted(WRITERS))}")
     if path.suffix.lower() == ".hdr":
         check_place(path.with_suffix(DATA), overwrite)
-    return check_place(path, overwrite)
+        if path.is_symlink():
+            raise OutputError(f"{path}: is a link, and an ENVI image is two files; give the name that it leads to")
+    check_place(path, overwrite)
+    return path

@@ -28,7 +28,8 @@ def write_film(
     Raises:
         OutputError: the file exists, or its folder does not.
     """
-    path = check_place(Path(path), overwrite)
+    path = Path(path)
+    check_place(path, overwrite)
     first = frame(0)
     every = -(-max(first.shape[-2:]) // MAX_SIDE)
     white = white_level(first, wavelengths)

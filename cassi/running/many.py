@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +25,7 @@ from filelock import Timeout
 from torch import Tensor
 
 from cassi.errors import InputError, OutputError, one_line
-from cassi.files.atomic import DISK_FULL, check_place, hold, write_text
+from cassi.files.atomic import DISK_FULL, check_place, hold, remove_abandoned, write_text
 from cassi.files.formats.hdf5 import open_file
 from cassi.files.frames import find_files, frame_name, natural
 from cassi.files.reading import read_measurement
@@ -179,13 +178,12 @@ def reconstruct_many(
     ]
     root = Path(os.path.abspath(output))
     with locked(root):
+        remove_abandoned(root, {f"{frame.name}{end}" for frame in frames for end in ("_cube.h5", "_report.html")})
         failed = _too_long(root, frames)
         named = [frame for frame in frames if frame.name not in failed]
         finished, todo = _plan(root, named, fingerprints(read, solve), overwrite)
         found = len(finished)
         if todo:
-            for left in root.glob(".*.part"):  # of a run that was killed
-                shutil.rmtree(left, ignore_errors=True)
             count = batch or (1 if executor else _at_once(read, solve, [job.frame for job in todo]))
             work = partial(_solve_and_write, read=read, attributes=dict(attributes or {}), after=after)
             computing = (
