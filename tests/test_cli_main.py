@@ -140,3 +140,12 @@ def test_the_program_is_declared_and_cited():
     assert project["scripts"] == {"cassi": "cassi.cli.main:program"}
     assert {"pillow", "psutil"} <= {re.split(r"[><=]", one)[0] for one in project["dependencies"]}
     assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+@pytest.mark.parametrize("words", [["--output=~/a.h5"], ["--output", "~/a.h5"]])
+def test_home_is_found_where_no_shell_has_seen_to_it(tmp_path, monkeypatch, words):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert main(["simulate", "--size", "16x16", "--num-bands", "4", "--quiet", *words]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["a.h5"]

@@ -36,3 +36,16 @@ def test_a_result_brings_its_provenance():
     data = result.to_xarray()
     assert np.array_equal(data.cube.values, result.cube.numpy())
     assert data.wavelength.values.tolist() == nm and data.attrs["status"] == "max_iters"
+
+
+@pytest.mark.parametrize("engine", ["scipy", "h5netcdf", "netcdf4"])
+def test_a_result_goes_to_netcdf_and_back(tmp_path, engine):
+    if engine != "scipy":
+        pytest.importorskip({"netcdf4": "netCDF4"}.get(engine, engine))
+    xarray = pytest.importorskip("xarray")
+    stated = {"ok": True, "count": 3, "part": 0.5, "text": "ä", "list": [1, True], "numpy": np.bool_(False)}
+    data = to_xarray(CUBE, np.array([500.0, 600.0]), uncertainty=CUBE, attributes=stated)
+    assert not any(isinstance(value, bool) for value in data.attrs.values())  # which NetCDF lacks
+    data.to_netcdf(tmp_path / "c.nc", engine=engine)
+    with xarray.open_dataset(tmp_path / "c.nc", engine=engine) as found:
+        assert np.array_equal(found.cube, CUBE) and found.attrs["ok"] == 1 and found.attrs["text"] == "ä"

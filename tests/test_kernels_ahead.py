@@ -39,7 +39,7 @@ def started(tmp_path, monkeypatch):
 
     monkeypatch.setattr(ahead, "cache_folder", lambda: str(tmp_path))
     monkeypatch.setattr(subprocess, "Popen", Process)
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(ahead, "num_cores", lambda: 2)
     monkeypatch.setenv("CASSI_COMPILED", "1")
     return calls
 
@@ -54,7 +54,7 @@ def fill(folder: Path, *, older: bool = False) -> None:
 
 def test_a_process_is_started_where_nothing_is_compiled(started):
     assert ahead.compile_beside() is not None
-    assert started == [[sys.executable, "-m", "cassi.kernels.ahead"]]
+    assert started == [[sys.executable, "-P", "-m", "cassi.kernels.ahead"]]
 
 
 def test_not_where_all_is_compiled(started, tmp_path):
@@ -70,12 +70,27 @@ def test_but_where_it_was_compiled_from_an_older_source(started, tmp_path):
 @pytest.mark.parametrize("what", ["one core", "eager", "no folder"])
 def test_nor_where_it_would_be_of_no_use(started, monkeypatch, what):
     if what == "one core":
-        monkeypatch.setattr(os, "cpu_count", lambda: 1)
+        monkeypatch.setattr(ahead, "num_cores", lambda: 1)
     elif what == "eager":
         monkeypatch.setenv("CASSI_COMPILED", "0")
     else:
         monkeypatch.setattr(ahead, "cache_folder", lambda: None)
     assert ahead.compile_beside() is None and not started
+
+
+@pytest.mark.parametrize("path", ["", ".", "{here}", "{here}:", ":other"])
+def test_nothing_of_the_working_folder_is_run(tmp_path, monkeypatch, path):
+    for name in ("numba", "llvmlite", "numpy", "torch", "cassi"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'RUN')!r}, 'a').close()\nraise SystemExit\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", path.format(here=tmp_path))
+    monkeypatch.setattr(ahead, "cache_folder", lambda: str(tmp_path / "none"))
+    monkeypatch.setattr(ahead, "num_cores", lambda: 2)
+    monkeypatch.setenv("CASSI_COMPILED", "1")
+    process = ahead.compile_beside()
+    assert process is not None
+    process.wait(600)
+    assert not (tmp_path / "RUN").exists()
 
 
 @pytest.mark.long

@@ -72,7 +72,7 @@ class Frame:
     def of(cls, A: CASSI, y: Tensor, seed: int) -> Frame:
         """A snapshot of a camera whose row weights are 0 at bad pixels."""
         seen = A.gram_diag() > 0
-        draw = torch.rand(y.shape, generator=torch.Generator().manual_seed(seed)).to(y.device)
+        draw = torch.rand(y.shape, dtype=torch.float32, generator=torch.Generator().manual_seed(seed)).to(y.device)
         tuning, judging = seen & (draw < TUNING), seen & (draw >= 1 - JUDGING)
         y = torch.where(seen, y, 0)
         return cls(y / brightness(A, y), seen & ~tuning & ~judging, tuning, judging)
@@ -320,7 +320,7 @@ def _tuned(residuals: Sequence[Residual], frames: Sequence[Frame], top: float) -
             best = new
         return best
 
-    none = Fit(torch.zeros(()))
+    none = Fit(torch.zeros((), dtype=torch.float32))
     best = best_of(_Tuned(none), ((spread, 0.0) for spread in SPREADS))
     if alone or not best.spread:
         return best

@@ -21,6 +21,7 @@ from cassi.errors import InputError, Note
 from cassi.files import Container, Entry, file_sha256, open_container, write_arrays
 from cassi.files.names import MEASUREMENT, pick
 from cassi.files.scaling import BIT_DEPTHS, read_leading
+from cassi.kernels.caller import undisturbed
 from cassi.optics.measurement import Measurement
 from cassi.optics.outliers import remove_impulses
 from cassi.optics.psf import local_mean
@@ -161,6 +162,7 @@ class Calibration:
         )
 
 
+@undisturbed
 def calibrate(
     dark: np.ndarray,
     flat: np.ndarray,

@@ -15,6 +15,7 @@ from cassi.calibration.captures import MIN_SIDE, Frame, learn_mask_error, of_oth
 from cassi.calibration.defects import find_defects
 from cassi.calibration.mask_regression import BLOCK, COARSE, FINE, Look, Snapshots, tiles
 from cassi.calibration.self_calibration import MIN_BLOCKS, Search, find_dispersion, find_model, settled
+from cassi.kernels.caller import undisturbed
 from cassi.optics.building import build_shot_camera
 from cassi.optics.cropping import Shot, crop, highest_variance_window
 from cassi.optics.detector import black_level_of, check_light
@@ -34,6 +35,7 @@ SHARE = 0.5  # of the time for the mask's place, then for its error; in the form
 PART, SPANS = 128, 2
 
 
+@undisturbed
 def find_camera(
     *measurements: Measurement,
     black_level: float | None = None,
@@ -213,6 +215,7 @@ def _corrected(
     return replace(found, mask=corrected, shifts=m.shifts, sensitivity=sensitivity, accepted=True, mask_error=learned)
 
 
+@undisturbed
 def align(
     y: torch.Tensor,
     mask: torch.Tensor,

@@ -95,7 +95,7 @@ def fit_error(
 
     with which it is left out of the iterations.
     """
-    zero = torch.zeros(())
+    zero = torch.zeros((), dtype=torch.float32)
     power = sum((one.seen.square() * one.weight for one in residuals), zero) if gain_spread else zero
 
     def gain(images: Sequence[Tensor]) -> Tensor:

@@ -11,6 +11,7 @@ import numpy as np
 from cassi.calibration.camera_as_found import FoundCamera
 from cassi.calibration.found_camera import find_camera, predictions
 from cassi.errors import InputError
+from cassi.kernels.caller import undisturbed
 from cassi.optics.measurement import Measurement, check_camera, no_scene_reason
 from cassi.priors.learned import DEFAULT, LearnedPrior
 from cassi.settings import PathLike
@@ -76,6 +77,7 @@ QUANTITIES: dict[str, Callable[[FoundCamera], float]] = {
 }
 
 
+@undisturbed
 def calibrate_from_captures(
     measurements: Sequence[Measurement],
     *,

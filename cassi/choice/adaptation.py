@@ -185,7 +185,7 @@ def _simulate_snapshots(
     generator = torch.Generator().manual_seed(0)
     for s in range(NUM_SNAPSHOTS):
         truth, shifted = shift_over_mask(x, s), shift_over_mask(variance, s)
-        noise = shifted.sqrt() * torch.randn(y.shape, generator=generator).to(y)
+        noise = shifted.sqrt() * torch.randn(y.shape, dtype=torch.float32, generator=generator).to(y)
         light = A.forward(truth)
         snapshot = torch.where(A.majorizer() > 0, light + noise, 0)
         here, inner = (

@@ -179,7 +179,7 @@ def _relearn_basis_on_frame(
     """The plan of a window with spectra learned from the whole frame, which may hold others."""
     if plan.basis != SCENE:
         return plan
-    covariance = torch.zeros(())
+    covariance = torch.zeros((), dtype=torch.float32)
     parts = _parts(A)
     for k, part in enumerate(parts, 1):
         watch.report("trials", k / (1 + len(parts)))

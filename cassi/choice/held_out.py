@@ -19,7 +19,7 @@ HELD_OUT = 0.02  # fraction of the detector pixels
 def hold_out(lit: Tensor, seed: int, fraction: float = HELD_OUT) -> Tensor:
     """Draw detector pixels, (H, W') bool: about `fraction` of those that are lit, at least one."""
     generator = torch.Generator().manual_seed(seed)
-    draw = torch.rand(lit.shape, generator=generator).to(lit.device).masked_fill(~lit, math.inf)
+    draw = torch.rand(lit.shape, dtype=torch.float32, generator=generator).to(lit.device).masked_fill(~lit, math.inf)
     count = max(1, round(fraction * int(lit.sum())))
     return draw <= draw.flatten().kthvalue(count).values
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 from cassi.errors import InputError, one_line
-from cassi.kernels.threads import num_cores
+from cassi.kernels.machine import num_cores
 
 MAX_DEATHS = 2  # of workers at one snapshot, before it counts as failed
 

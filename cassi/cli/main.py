@@ -1,6 +1,8 @@
 """The program `cassi` and its subcommands; the scripts of the repository are doors to the same."""
 
 import gc
+import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from cassi.cli.examples import HELP
 from cassi.cli.options import Parser, parser_of
 from cassi.cli.shell import INTERRUPTED, run_and_report
 from cassi.errors import writable_streams
+from cassi.kernels.machine import num_cores
 
 COMMANDS = {name: what for name, (what, _) in HELP.items() if name != "refine"}
 
@@ -52,11 +55,14 @@ def run(name: str, argv: list[str], prog: str) -> int:
     """Parse and run one subcommand; returns its exit code."""
     if name == "calibrate" and argv[:1] == ["refine"]:
         name, argv, prog = "refine", argv[1:], f"{prog} refine"
-    args = parser_of(name, prog, *HELP[name]).parse_intermixed_args(argv)
+    typed = [re.sub("^(--[a-z-]+=)?(~.*)", lambda m: (m[1] or "") + os.path.expanduser(m[2]), word) for word in argv]
+    args = parser_of(name, prog, *HELP[name]).parse_intermixed_args(typed)  # --output=~/cubes: no shell has seen to it
     args.prog, args.argv = prog, argv
     if name == "reconstruct" and not args.dry_run:
         import_module("cassi.kernels.ahead").compile_beside()  # while torch is loaded and the files are read
     command = import_module(f"cassi.cli.{name.replace('-', '_')}")  # and torch with it: help is there without
+    if (torch := sys.modules.get("torch")) is not None and torch.get_num_threads() > (cores := num_cores()):
+        torch.set_num_threads(cores)  # where a job has a share of processor time, torch sees the whole machine
     return run_and_report(args, lambda: int(command.run(args)))
 
 

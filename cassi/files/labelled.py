@@ -40,4 +40,6 @@ def to_xarray(
     layers = {"cube": cube, "uncertainty": uncertainty}
     variables = {name: (axes, values, {"units": unit}) for name, values in layers.items() if values is not None}
     place = (band, centers, {} if wavelengths is None else {"units": "nm"})
-    return xarray.Dataset(variables, coords={band: place}, attrs=plain_attributes(attributes or {}))
+    stated = plain_attributes(attributes or {})
+    attrs = {name: int(value) if isinstance(value, bool) else value for name, value in stated.items()}  # as NetCDF can
+    return xarray.Dataset(variables, coords={band: place}, attrs=attrs)

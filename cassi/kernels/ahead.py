@@ -11,7 +11,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from cassi.kernels.jit import cache_folder
+from cassi.kernels.jit import cache_folder, is_off
+from cassi.kernels.machine import num_cores
 
 LAST = ("cpu_tv._tv_prox", "cpu_lowrank._bases", "cpu_lowrank._filters", "cpu_lowrank._filtered")
 HERE = Path(__file__).parent
@@ -20,14 +21,14 @@ HERE = Path(__file__).parent
 def compile_beside() -> subprocess.Popen[bytes] | None:
     """Start that process, which ends with this one at the latest; None where it has nothing to do or no core."""
     folder = cache_folder()
-    eager = os.environ.get("CASSI_COMPILED", "1") == "0"
-    if folder is None or eager or (os.cpu_count() or 1) < 2 or all(_is_compiled(Path(folder), name) for name in LAST):
+    if folder is None or is_off() or num_cores() < 2 or all(_is_compiled(Path(folder), name) for name in LAST):
         return None
-    paths = [str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     silent = subprocess.DEVNULL
     with suppress(OSError):  # the run compiles them itself
+        named = [os.path.realpath(name) for name in os.environ.get("PYTHONPATH", "").split(os.pathsep) if name]
+        paths = [str(HERE.parents[1]), *(name for name in named if name != os.path.realpath("."))]
         process = subprocess.Popen(
-            [sys.executable, "-m", __name__],
+            [sys.executable, "-P", "-m", __name__],  # -P and above: nothing of the working folder is run
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             stdin=silent,
             stdout=silent,

@@ -1,6 +1,5 @@
 """Selects the kernels for a call: compiled ones on the CPU, Triton's on a CUDA device, or none, for eager torch."""
 
-import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,15 +13,17 @@ from torch import Tensor
 
 from cassi.errors import InputError
 from cassi.kernels import cpu
+from cassi.kernels.jit import is_off
 
-_EAGER: ContextVar[bool] = ContextVar("eager", default=os.environ.get("CASSI_COMPILED", "1") == "0")
+OFF = is_off()
+_EAGER: ContextVar[bool] = ContextVar("eager", default=OFF)
 
 
 @contextmanager
 def eager() -> Iterator[None]:
     """Context in which eager torch does all the work on every device, for comparisons.
 
-    `CASSI_COMPILED=0` in the environment does the same for a whole process.
+    `CASSI_COMPILED=0` in the environment does the same for a whole process, and so does `NUMBA_DISABLE_JIT=1`.
     """
     token = _EAGER.set(True)
     try:
@@ -60,7 +61,7 @@ def _triton(device: torch.device) -> ModuleType | None:
     """The Triton kernels, after a trial on this device: they need a C compiler, Python's headers and a recent GPU."""
     try:
         module = import_module("cassi.kernels.gpu")
-        one = torch.ones(1, device=device)
+        one = torch.ones(1, dtype=torch.float32, device=device)
         module.squared_distances(one, one, one, one)
     except Exception as error:  # a missing compiler and an old GPU raise different types
         warnings.warn(

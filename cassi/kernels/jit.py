@@ -9,6 +9,7 @@ numba changes. If no folder can be written, every process compiles.
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 import warnings
 from collections.abc import Callable, Iterator
@@ -44,6 +45,11 @@ def jit(function: Kernel, *, fastmath: frozenset[str] = FAST) -> Kernel:
         compiled._cache = _Cache(function)
     kernel: Kernel = compiled
     return kernel
+
+
+def is_off() -> bool:
+    """Whether nothing is to be compiled: `CASSI_COMPILED=0`, or numba's own `NUMBA_DISABLE_JIT=1`."""
+    return os.environ.get("CASSI_COMPILED", "1") == "0" or bool(vars(numba.config)["DISABLE_JIT"])
 
 
 def cache_folder() -> str | None:

@@ -43,11 +43,6 @@ def share_out(kernel: Callable[..., None], count: int, work: int, *args: Any) ->
             helper.result()
 
 
-def num_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def side_by_side(function: Callable[[Item], Value], items: Sequence[Item]) -> list[Value]:
     """[function(item) for item in items] on as many threads as torch has, each running torch on a single thread."""
     threads = torch.get_num_threads()

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cassi.kernels.caller import undisturbed
 from cassi.looking.color import Array
 
 _WINDOW, _SIGMA, _K1, _K2 = 11, 1.5, 0.01, 0.03  # Wang et al. 2004, section III-C
@@ -26,6 +27,7 @@ class Whiteness(NamedTuple):
     limit: float
 
 
+@undisturbed
 def psnr(estimate: Array, truth: Array, *, peak: float = 1.0) -> float:
     """Peak signal-to-noise ratio in dB, the mean over bands, as in most published tables.
 
@@ -57,6 +59,7 @@ def band_psnr(estimate: Array, truth: Array, *, peak: float = 1.0) -> list[float
     return [math.inf if error == 0 else -10 * math.log10(error) for error in errors]
 
 
+@undisturbed
 def ssim(estimate: Array, truth: Array, *, peak: float = 1.0) -> float:
     """Structural similarity, mean over pixels and bands; 1 only for equal pictures.
 
@@ -132,6 +135,7 @@ def spectral_angles(estimate: Array, truth: Array) -> Tensor:
     return torch.stack(angles).reshape(*b.shape[:-3], *b.shape[-2:])
 
 
+@undisturbed
 def score(
     cube: Array, *, truth: Array | None = None, mean_band: Array | None = None, peak: float = 1.0
 ) -> dict[str, float]:

@@ -17,7 +17,7 @@ import numpy as np
 from scipy import fft
 from scipy.ndimage import gaussian_filter
 
-from cassi.kernels.threads import num_cores
+from cassi.kernels.machine import num_cores
 from cassi.optics.geometry import cosines
 from cassi.optics.measurement import MaskCheck, MaskKind, Measurement, no_scene_reason
 from cassi.optics.psf import local_mean

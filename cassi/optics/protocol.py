@@ -156,7 +156,7 @@ class Camera(ABC):
     def norm(self) -> float:
         """Largest singular value of A; here by power iteration, from below, to about 0.1 %."""
         generator = torch.Generator().manual_seed(0)
-        start = torch.rand(self.measurement_shape, generator=generator, dtype=torch.float64)
+        start = torch.rand(self.measurement_shape, generator=generator, dtype=torch.float64, device="cpu")
         with torch.no_grad():
             return math.sqrt(largest_eigenvalue(self.gram, start.to(device=self.device, dtype=self.dtype)))
 

@@ -22,7 +22,8 @@ def gaussian_psf(sigma: float) -> Tensor:
     if not sigma > 0:
         raise ValueError(f"sigma must be positive, got {sigma}")
     half = math.ceil(4 * sigma)
-    edges = torch.erf((torch.arange(2 * half + 2, dtype=torch.float64) - half - 0.5) / (math.sqrt(2) * sigma))
+    edge = torch.arange(2 * half + 2, dtype=torch.float64, device="cpu") - half - 0.5
+    edges = torch.erf(edge / (math.sqrt(2) * sigma))
     psf = edges.diff()
     return psf / psf.sum()
 

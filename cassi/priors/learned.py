@@ -245,7 +245,7 @@ def load_prior(source: PathLike = DEFAULT) -> LearnedPrior:
             size = {field: int(fields[field]) for field in asdict(Size())}
             if not all(int(field != "light") <= value <= MAX_SIZE for field, value in size.items()):
                 raise ValueError(f"sizes out of range: {size}")
-            prior = LearnedPrior(Size(**size))
+            prior = LearnedPrior(Size(**size)).float()
             state = {key: file.get_tensor(key).float() for key in file.keys()}  # noqa: SIM118
         prior.load_state_dict(state)
     except OSError as error:

@@ -84,7 +84,7 @@ class TVDenoiser:
     """
 
     def __init__(self, weight: float | Tensor, *, num_iters: int = 3, memory: float = 1.0) -> None:
-        w = torch.as_tensor(weight, dtype=None if isinstance(weight, Tensor) else torch.float64)
+        w = weight if isinstance(weight, Tensor) else torch.tensor(weight, dtype=torch.float64, device="cpu")
         if not bool((w >= 0).all()):
             raise ValueError(f"weight must be >= 0, got {float(w.min())}")
         self._weight, self._num_iters = w, num_iters

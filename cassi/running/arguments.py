@@ -50,6 +50,7 @@ def load(measurement: Array | Measurement | PathLike, mask: Array | PathLike | N
     wavelengths = as_wavelengths(settings.wavelengths, len(m.shifts))
     m = m if wavelengths is None else replace(m, wavelengths=wavelengths)
     stated = {name: as_numpy(getattr(settings, name)) for name in ("bad_pixels", "gain", "read_noise")}
+    stated["bad_pixels"] = None if stated["bad_pixels"] is None else np.asarray(stated["bad_pixels"])
     m = replace(m, **{name: value for name, value in stated.items() if value is not None})
     if settings.read_noise is not None:
         CameraNoise(m.gain, settings.read_noise)  # what a file states of it may lack the gain, an argument may not
@@ -126,9 +127,13 @@ def as_wavelengths(given: str | Sequence[float] | Array | None, num_bands: int) 
 
 def as_numpy(value: Any) -> Any:
     """A tensor, or numbers in any other form, as an array in memory; anything else as it is."""
+    if hasattr(value, "toarray"):  # sparse, of SciPy
+        return value.toarray()
     if not isinstance(value, Tensor):
-        return np.asarray(value) if isinstance(value, list | tuple | np.ndarray) else value
-    value = value.detach().cpu()
+        if isinstance(value, np.generic) or not (isinstance(value, list | tuple) or hasattr(value, "__array__")):
+            return value
+        return np.asarray(value)  # of pandas, xarray ... too
+    value = value.detach().cpu().to_dense()
     return (value.float() if value.dtype == torch.bfloat16 else value).numpy()  # NumPy has no bfloat16
 
 

@@ -30,7 +30,7 @@ from cassi.files.formats.hdf5 import open_file
 from cassi.files.frames import find_files, frame_name, natural
 from cassi.files.reading import read_measurement
 from cassi.kernels.dispatch import pick_device
-from cassi.kernels.threads import num_cores
+from cassi.kernels.machine import free_memory, num_cores
 from cassi.running.arguments import load
 from cassi.running.fingerprint import Frame, fingerprints
 from cassi.running.pipeline import (
@@ -318,10 +318,7 @@ def _at_once(read: Callable[..., Measurement], solve: object, frames: Sequence[F
     if device.type == "cuda":
         fit = frames_that_fit(device, values)  # of turns, half of the memory is for those that are read and written
         return max(1, min(TOGETHER, fit // 2)) if _in_turns(solve) else min(4, fit)
-    import psutil
-
-    free = psutil.virtual_memory().available
-    return int(max(1, min(num_cores(), free // (CUBES_AT_ONCE * values * torch.float32.itemsize))))
+    return int(max(1, min(num_cores(), free_memory() // (CUBES_AT_ONCE * values * torch.float32.itemsize))))
 
 
 def _in_turns(solve: object) -> bool:

@@ -50,6 +50,7 @@ from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
 from cassi.choice.stages import Watch
 from cassi.errors import InputError, Note
+from cassi.kernels.caller import undisturbed
 from cassi.kernels.dispatch import pick_device
 from cassi.optics.detector import brightness
 from cassi.optics.imprint import imprint_on
@@ -92,6 +93,7 @@ class Listener:
 SolveFrames = Callable[[Scene, Settings, Listener, float], list[Outcome]]
 
 
+@undisturbed
 def reconstruct_measurement(
     m: Measurement | Scene, settings: Settings, listener: Listener = Listener(), solve: SolveFrames | None = None
 ) -> Reconstruction:

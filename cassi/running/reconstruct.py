@@ -8,12 +8,12 @@ from dataclasses import fields, replace
 from typing import Unpack
 
 import numpy as np
-from torch import Tensor
 
+from cassi.kernels.caller import undisturbed
 from cassi.keywords import Keywords
 from cassi.optics.measurement import Measurement
 from cassi.optics.protocol import Camera
-from cassi.running.arguments import Array, load, open_files
+from cassi.running.arguments import Array, as_numpy, load, open_files
 from cassi.running.pipeline import Listener, reconstruct_measurement
 from cassi.running.progress import expected_steps, reporting
 from cassi.running.result import Reconstruction
@@ -22,6 +22,7 @@ from cassi.settings import PathLike, Progress, Settings
 from cassi.solvers.loop import Monitor
 
 
+@undisturbed
 def reconstruct(
     measurement: Array | Measurement | PathLike,
     mask: Array | Camera | PathLike | None = None,
@@ -67,7 +68,8 @@ def reconstruct(
         torch.Size([4, 16, 16])
     """
     wanted = Settings(**settings)
-    if isinstance(mask, Tensor | np.ndarray | str | os.PathLike | None):
+    mask = mask if isinstance(mask, Camera) else as_numpy(mask)
+    if isinstance(mask, np.ndarray | str | os.PathLike | None):
         m = load(measurement, mask, wanted)
         if isinstance(wanted.white, str | os.PathLike):
             wanted = replace(wanted, white=load(wanted.white, mask, wanted))

@@ -20,6 +20,7 @@ from cassi.choice.plan import Plan
 from cassi.choice.stages import Watch
 from cassi.errors import InputError
 from cassi.files.cube_store import CubeStore, check_store, cube_store
+from cassi.kernels.caller import undisturbed
 from cassi.keywords import Keywords
 from cassi.optics.cropping import Block, crop, croppable
 from cassi.optics.detector import brightness
@@ -58,6 +59,7 @@ class TiledResult(Finished):
     shape: tuple[int, ...]
 
 
+@undisturbed
 def reconstruct_tiled(
     measurement: Measurement,
     output: PathLike,
@@ -101,6 +103,7 @@ def reconstruct_tiled(
 list_settings(reconstruct_tiled)
 
 
+@undisturbed
 def tile_measurement(
     m: Measurement,
     output: PathLike,

@@ -20,7 +20,7 @@ def warm_up(device: torch.device, *, progress: bool = False) -> str:
     float64 and for several shots are compiled when they are first called.
     """
     generator = torch.Generator().manual_seed(0)
-    mask, gray = torch.rand(2, SIDE, SIDE, generator=generator)
+    mask, gray = torch.rand(2, SIDE, SIDE, dtype=torch.float32, generator=generator)
     y = CASSI.from_step(mask, STEP, BANDS).forward(gray.expand(BANDS, -1, -1))
     how: dict[str, Any] = {"num_bands": BANDS, "step": STEP, "camera": "as-given", "device": device}
     reconstruct(y, mask, progress=progress, **how)
@@ -28,5 +28,5 @@ def warm_up(device: torch.device, *, progress: bool = False) -> str:
     if device.type == "cpu":
         lost, folder = "nothing is kept: name a folder that can be written in NUMBA_CACHE_DIR", cache_folder()
         return f"the kernels are compiled, {lost if folder is None else f'-> {folder}'}"
-    triton = kernels(torch.ones(1, device=device)) is not None
+    triton = kernels(torch.ones(1, dtype=torch.float32, device=device)) is not None
     return f"{'Triton is ready for' if triton else 'eager torch did'} a default run on {device}"

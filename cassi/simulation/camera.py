@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from cassi.kernels.caller import undisturbed
 from cassi.kernels.displacement import displace, displacement_matrix
 from cassi.optics.detector import Snapshot, detect
 from cassi.optics.multi_shot import MultiShot
@@ -16,6 +17,7 @@ from cassi.photograph.similarity import Similarity
 MaskKind = Literal["binary", "grey"]
 
 
+@undisturbed
 def simulate(
     cube: Tensor,
     mask: Tensor,
@@ -103,6 +105,7 @@ def stacked(masks: Sequence[Tensor]) -> Tensor:
     return torch.stack(tuple(masks))
 
 
+@undisturbed
 def random_mask(
     height: int, width: int, *, kind: MaskKind = "binary", transmission: float = 0.5, generator: torch.Generator
 ) -> Tensor:
@@ -121,5 +124,5 @@ def random_mask(
         raise ValueError(f"a mask needs at least 1 x 1 elements, got {height} x {width}")
     if not 0 < transmission < 1:
         raise ValueError(f"transmission must lie between 0 and 1, got {transmission}: it is a mean over elements")
-    drawn = torch.rand(height, width, generator=generator)
+    drawn = torch.rand(height, width, dtype=torch.float32, generator=generator)
     return (drawn < transmission).float() if kind == "binary" else drawn ** ((1 - transmission) / transmission)

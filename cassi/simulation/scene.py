@@ -7,9 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_LIGHT = F.normalize(torch.tensor([-0.55, -0.62, 0.56]), dim=0)  # from the upper left, towards the viewer
+from cassi.kernels.caller import undisturbed
+
+_FROM = torch.tensor([-0.55, -0.62, 0.56], dtype=torch.float32, device="cpu")  # the upper left, towards the viewer
+_LIGHT = F.normalize(_FROM, dim=0)
 
 
+@undisturbed
 def procedural_scene(
     height: int, width: int, wavelengths: Tensor | Sequence[float], *, generator: torch.Generator
 ) -> Tensor:
@@ -49,13 +53,13 @@ class _Canvas:
         self.generator = generator
         self.pixel = 1 / min(height, width)
         self.right, self.bottom = width * self.pixel, height * self.pixel
-        y, x = torch.meshgrid(torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij")
+        y, x = torch.meshgrid(*(torch.arange(n, dtype=torch.float32) + 0.5 for n in (height, width)), indexing="ij")
         self.x, self.y = x * self.pixel, y * self.pixel
-        self.cube = torch.zeros(len(wavelengths), height, width)
+        self.cube = torch.zeros(len(wavelengths), height, width, dtype=torch.float32)
         self.sky = (1 + (550 - wavelengths) / 500).clamp(0.3, 1.6)
 
     def uniform(self, low: float, high: float) -> float:
-        return low + (high - low) * torch.rand((), generator=self.generator).item()
+        return low + (high - low) * torch.rand((), dtype=torch.float32, generator=self.generator).item()
 
     def inside(self, distance: Tensor) -> Tensor:
         """Coverage of each pixel by the shape with this signed distance, negative inside; edges are two pixels wide."""
@@ -65,9 +69,9 @@ class _Canvas:
     def grain(self, size_x: float, size_y: float) -> Tensor:
         """Smooth Gaussian noise of unit variance with the given feature sizes."""
         height, width = self.x.shape
-        spectrum = torch.fft.rfft2(torch.randn(height, width, generator=self.generator))
-        fy = torch.fft.fftfreq(height)[:, None] / self.pixel
-        fx = torch.fft.rfftfreq(width)[None, :] / self.pixel
+        spectrum = torch.fft.rfft2(torch.randn(height, width, dtype=torch.float32, generator=self.generator))
+        fy = torch.fft.fftfreq(height, dtype=torch.float32)[:, None] / self.pixel
+        fx = torch.fft.rfftfreq(width, dtype=torch.float32)[None, :] / self.pixel
         spectrum *= torch.exp(-2 * (math.pi**2) * ((fx * size_x) ** 2 + (fy * size_y) ** 2))
         spectrum[0, 0] = 0
         noise: Tensor = torch.fft.irfft2(spectrum, s=(height, width))
@@ -89,7 +93,7 @@ class _Canvas:
             return
         box = (slice(int(rows[0]), int(rows[-1]) + 1), slice(int(columns[0]), int(columns[-1]) + 1))
         part = coverage[box]
-        lamp = torch.as_tensor(lit).expand_as(coverage)[box]
+        lamp = torch.as_tensor(lit, dtype=torch.float32).expand_as(coverage)[box]
         for band, rho, sky, other in zip(
             self.cube, pigment, self.sky, pigment if second is None else second, strict=True
         ):
@@ -290,7 +294,7 @@ def _spheres(c: _Canvas) -> None:
         coverage = c.inside((torch.hypot(nx, ny) - 1) * radius)
         c.shade(0.8 * _ellipse_shadow(c, x + 0.55 * radius, y + 0.85 * radius, 1.25 * radius, 0.42 * radius))
         lamp = nx * _LIGHT[0] + ny * _LIGHT[1] + nz * _LIGHT[2]
-        half = F.normalize(_LIGHT + torch.tensor([0.0, 0.0, 1.0]), dim=0)
+        half = F.normalize(_LIGHT + torch.tensor([0.0, 0.0, 1.0], dtype=torch.float32), dim=0)
         gloss = 0.55 * (nx * half[0] + ny * half[1] + nz * half[2]).clamp(min=0) ** 60
         first, second = dyes[(start + 5 * k) % 12], dyes[(start + 5 * k + 3) % 12]
         if k == 1:  # painted segments, like a beach ball

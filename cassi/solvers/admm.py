@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from cassi.kernels.caller import undisturbed
 from cassi.optics.protocol import Camera, check_measurement
 from cassi.priors.tv import TVDenoiser
 from cassi.solvers.loop import Loop, Monitor, Result, overwrite
@@ -13,6 +14,7 @@ Prox = Callable[[Tensor, int], Tensor]
 """prox_{g/rho}: f(v, k) -> argmin_z rho/2 |z - v|^2 + g(z). It may overwrite and return its argument."""
 
 
+@undisturbed
 def admm(
     A: Camera,
     y: Tensor,

@@ -5,12 +5,14 @@ import math
 import torch
 from torch import Tensor
 
+from cassi.kernels.caller import undisturbed
 from cassi.optics.protocol import Camera, check_measurement
 from cassi.priors.tv import TVDenoiser
 from cassi.solvers.admm import Prox
 from cassi.solvers.loop import Loop, Monitor, Result, overwrite
 
 
+@undisturbed
 def fista(
     A: Camera,
     y: Tensor,
@@ -57,6 +59,7 @@ def fista(
     return loop.result(x)
 
 
+@undisturbed
 def lipschitz(A: Camera) -> float:
     """L = max D >= |Phi|^2, the Lipschitz constant of the gradient of 1/2 |Phi x - y|^2."""
     return float(A.majorizer().detach().max().clamp(min=torch.finfo(A.dtype).tiny))

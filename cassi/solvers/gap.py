@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from cassi.kernels.caller import undisturbed
 from cassi.optics.protocol import Camera, check_measurement
 from cassi.priors.tv import TVDenoiser
 from cassi.solvers.loop import Loop, Monitor, Result, overwrite
@@ -13,6 +14,7 @@ Denoiser = Callable[[Tensor, int], Tensor]
 """f(x, k) -> x, with the cube to denoise and the iteration, from 0. It may overwrite and return its argument."""
 
 
+@undisturbed
 def gap(
     A: Camera,
     y: Tensor,

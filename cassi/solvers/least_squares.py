@@ -3,11 +3,13 @@
 import torch
 from torch import Tensor
 
+from cassi.kernels.caller import undisturbed
 from cassi.kernels.linear import conjugate_gradient_steps
 from cassi.optics.protocol import Camera, check_measurement, reciprocal
 from cassi.solvers.loop import Loop, Monitor, Result, relative_norm
 
 
+@undisturbed
 def least_squares(
     A: Camera,
     y: Tensor,
