@@ -56,7 +56,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=60.0, help="of training in all (default 60)")
     parser.add_argument("--measured", action="store_true", help="train with measured cubes and masks too")
     parser.add_argument("--cameras", type=int, default=1, help="in a step (default 1)")
-    parser.add_argument("--scenes", type=int, help="for each camera (default 4, 32 on a GPU)")
+    parser.add_argument("--scenes", type=int, help="for each camera (default 4, 64 on a GPU)")
     parser.add_argument("--size", help="of an example, height x width [pixel] (default 64x96, 96x160 on a GPU)")
     parser.add_argument("--rate", type=float, default=8e-4, help="of learning, at most (default 8e-4)")
     parser.add_argument("--weights", metavar="FILE", help="to begin with, of a training before, or free or research")
@@ -123,7 +123,7 @@ def main(arguments: list[str] | None = None) -> int:
             dist.init_process_group()
             device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if device.type == "cuda" else device
         args.device, on_gpu = str(device), device.type == "cuda"
-        args.scenes = (32 if on_gpu else 4) if args.scenes is None else args.scenes
+        args.scenes = (64 if on_gpu else 4) if args.scenes is None else args.scenes
         args.size = args.size or ("96x160" if on_gpu else "64x96")
         args.size = checked_size(args)
         if args.camera:

@@ -286,6 +286,18 @@ def _put_back(
     nonlocal_lowrank._put_back(y, mean, groups.view(len(mean), -1), patch, scale, out, add)
 
 
+def _see(z: Tensor, basis: Tensor, mask: Tensor, shifts: tuple[int, ...], weights: Tensor | None, y: Tensor) -> None:
+    cpu.shift_sum((basis.mT @ z.flatten(-2)).view(*z.shape[:-3], -1, *z.shape[-2:]), mask, shifts, weights, y)
+
+
+def _see_back(
+    p: Tensor, basis: Tensor, mask: Tensor, shifts: tuple[int, ...], weights: Tensor | None, z: Tensor
+) -> None:
+    x = z.new_empty((*z.shape[:-3], len(shifts), *z.shape[-2:]))
+    cpu.shift_back(p, mask, shifts, weights, x)
+    z.copy_((basis @ x.flatten(-2)).view_as(z))
+
+
 def _stand_in() -> SimpleNamespace:
     """The kernels of `cassi.kernels.gpu`, as many launches as there, computed by those of the CPU."""
 
@@ -302,6 +314,7 @@ def _stand_in() -> SimpleNamespace:
         return q, torch.empty_like(q) if spare is None else spare
 
     kernels: dict[str, Callable[..., Any]] = {"gather_groups": nonlocal_lowrank._gather_groups, "put_back": _put_back}
+    kernels |= {"see": _see, "see_back": _see_back}
     for name in ("shift_sum", "shift_back", "data_step", "subspace_step", "squared_distances"):
         kernels[name] = getattr(cpu, name)
     return SimpleNamespace(tv_steps=tv_steps, **{name: partial(run, name, 1, f) for name, f in kernels.items()})

@@ -10,9 +10,12 @@ from torch import Tensor
 from training.cameras import AnyCamera
 from training.chance import Chance
 from training.examples import Examples, draw_examples
-from training.looks import Look, Looks, add_gradient, quick
+from training.looks import Look, Looks, add_gradient, error_of_images, quick
 from training.loop import new_prior
 from training.scenes import Pictures, Scenes
+
+from cassi.priors.spectral_basis import synthesise
+from cassi.solvers.unrolled import error
 
 
 def example(seed: int, device: torch.device | str = "cpu") -> Examples:
@@ -56,7 +59,7 @@ def test_examples_are_drawn_on_the_device():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 def test_recorded_looks_are_the_eager_ones():
     prior = new_prior(SMALL, 0).to("cuda")
-    looks = Looks(prior, 0.5, 12)
+    looks = Looks(prior, 0.5, 12, np.random.default_rng(0))
     for seed in (*range(5), *range(3)):  # of five layouts, in turn
         e = example(seed, "cuda")
         look = looks.first(e)
@@ -69,3 +72,13 @@ def test_recorded_looks_are_the_eager_ones():
             assert float((p.grad - grad).norm()) <= 0.05 * float(p.grad.norm()) + 1e-6
             p.grad.zero_()
     assert all(graph is not None for graph in looks.recorded.values())
+
+
+def test_the_error_of_coefficient_images_is_that_of_their_cube():
+    e = example(3)
+    z = torch.randn(len(e.y), len(e.basis), *e.truth.shape[2:], generator=torch.Generator().manual_seed(0))
+    for size in (1.0, 1e-3):
+        images = torch.einsum("kc,nchw->nkhw", e.basis, e.truth) + size * e.truth.mean() * z
+        torch.testing.assert_close(
+            error_of_images(e.truth, e.basis)(images), error(synthesise(images, e.basis), e.truth), rtol=0, atol=1e-2
+        )

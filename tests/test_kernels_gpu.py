@@ -188,6 +188,45 @@ def test_subspace_step(size, dtype, components, nonnegative, triton_kernels):
         torch.testing.assert_close(got / scale, want / scale, **tolerance(dtype))
 
 
+@cut(2, 130)
+@pytest.mark.parametrize("components", [1, 3, 8])
+def test_subspace_gram(size, dtype, components, triton_kernels, use):
+    A = camera(size, dtype)
+    p = random(*size.batch, *A.measurement_shape, seed=3, dtype=dtype)
+    B = random(components, len(size.shifts), seed=4, dtype=dtype)
+    for batch in {(), size.batch}:  # variances common to the snapshots, and of each
+        SB = B * random(*batch, components, 1, seed=5, dtype=dtype).abs()
+        use(None)
+        expected = A.subspace_gram(p, B, SB)
+        counter = use(triton_kernels)
+        got = A.subspace_gram(p, B, SB)
+        scale = max(1.0, float(expected.abs().max()))
+        torch.testing.assert_close(got / scale, expected / scale, **tolerance(dtype))
+        assert counter.calls == 3  # without them they are four
+
+
+@cut(2, 130)
+def test_subspace_forward_and_adjoint(size, dtype, triton_kernels, use):
+    A = camera(size, dtype)
+    B = random(3, len(size.shifts), seed=4, dtype=dtype)
+    z, p = (
+        random(*size.batch, 3, *A.cube_shape[1:], seed=3, dtype=dtype),
+        random(*size.batch, *A.measurement_shape, seed=5, dtype=dtype),
+    )
+
+    def results() -> list[Tensor]:
+        z.requires_grad_(True)
+        y = A.subspace_forward(z, B)
+        return [y.detach(), A.subspace_adjoint(p, B), *torch.autograd.grad(y, z, p)]
+
+    use(None)
+    expected = results()
+    use(triton_kernels)
+    for got, want in zip(results(), expected, strict=True):
+        scale = max(1.0, float(want.abs().max()))
+        torch.testing.assert_close(got / scale, want / scale, **tolerance(dtype))
+
+
 def test_a_coefficient_that_is_not_a_number_comes_through(triton_kernels):
     z, y, u = torch.ones(2, 3, 4), torch.ones(3, 5), torch.ones(2, 3, 4)
     z[0, 1, 2] = torch.nan

@@ -76,6 +76,34 @@ def subspace_step(
         _subspace_step[(y.numel() // detector,)](*tensors, *constants, *sizes, num_warps=_COLUMNS // 32)
 
 
+def see(z: Tensor, basis: Tensor, mask: Tensor, shifts: tuple[int, ...], weights: Tensor | None, y: Tensor) -> None:
+    """Phi B^T z into y (..., H, W'), for B (K, C), without the cube."""
+    components, height, width = z.shape[-3:]
+    detector = y.shape[-1]
+    args = (len(shifts), height, width, detector, mask.ndim == 3, weights is not None, components, _COLUMNS)
+    grid = (y.numel() // detector, triton.cdiv(detector, _COLUMNS))
+    with _device_of(z):
+        _see[grid](
+            z, basis, mask, _offsets(shifts, z.device), mask if weights is None else weights, y, *args,
+            num_warps=_COLUMNS // 32,
+        )  # fmt: skip
+
+
+def see_back(
+    p: Tensor, basis: Tensor, mask: Tensor, shifts: tuple[int, ...], weights: Tensor | None, z: Tensor
+) -> None:
+    """B Phi^T p into z (..., K, H, W), for B (K, C), or (..., K, C) with one for each snapshot, without the cube."""
+    components, height, width = z.shape[-3:]
+    detector = p.shape[-1]
+    args = (len(shifts), height, width, detector, mask.ndim == 3, weights is not None, components, basis.ndim > 2)
+    grid = (p.numel() // detector, triton.cdiv(width, _COLUMNS))
+    with _device_of(p):
+        _see_back[grid](
+            p, basis, mask, _offsets(shifts, p.device), mask if weights is None else weights, z, *args,
+            triton.next_power_of_2(components), _COLUMNS, num_warps=_COLUMNS // 32,
+        )  # fmt: skip
+
+
 def squared_distances(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
     """Terms of |a - b|^2, |b|^2, |c - d|^2 and |d|^2 in float64, (4, n); the caller sums them and waits."""
     programs = triton.cdiv(max(a.numel(), c.numel()), _CHUNK)
@@ -237,6 +265,51 @@ def _synthesize(z, basis, first, c, n, inside, C, H, W, COMPONENTS: tl.constexpr
     for k in tl.static_range(COMPONENTS):
         x += tl.load(basis + k * C + c) * tl.load(z + first + k * plane + n, mask=inside, other=0.0)
     return x
+
+
+@triton.jit
+def _see_back(
+    p, basis, mask, offsets, weights, z, C, H, W, D, PER_BAND: tl.constexpr, WEIGHTED: tl.constexpr,
+    COMPONENTS: tl.constexpr, OF_EACH: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """z = B Phi^T p at some columns of a row of snapshot b."""
+    row = tl.program_id(0).to(tl.int64)
+    b, i = row // H, row % H
+    j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = j < W
+    k = tl.arange(0, K)[:, None]
+    total = tl.full([K, BLOCK], 0.0, p.dtype.element_ty)
+    own = basis + (b * COMPONENTS * C if OF_EACH else 0)
+    for c in range(C):
+        n = j + tl.load(offsets + c)
+        s = tl.load(p + row * D + n, mask=inside, other=0.0)
+        if WEIGHTED:
+            s *= tl.load(weights + i * D + n, mask=inside, other=0.0)
+        s *= tl.load(mask + (c * H + i if PER_BAND else i) * W + j, mask=inside, other=0.0)
+        total += tl.load(own + k * C + c, mask=k < COMPONENTS, other=0.0) * s[None, :]
+    places = ((b * COMPONENTS + k) * H + i) * W + j[None, :]
+    tl.store(z + places, total, mask=(k < COMPONENTS) & inside[None, :])
+
+
+@triton.jit
+def _see(
+    z, basis, mask, offsets, weights, y, C, H, W, D, PER_BAND: tl.constexpr, WEIGHTED: tl.constexpr,
+    COMPONENTS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """y = Phi B^T z at some detector columns of a row of snapshot b."""
+    row = tl.program_id(0).to(tl.int64)
+    b, i = row // H, row % H
+    first = (b * COMPONENTS * H + i) * W
+    j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    seen = tl.full([BLOCK], 0.0, z.dtype.element_ty)
+    for c in range(C):
+        n = j - tl.load(offsets + c)
+        lit = (n >= 0) & (n < W)
+        x = _synthesize(z, basis, first, c, n, lit, C, H, W, COMPONENTS, BLOCK)
+        seen += x * tl.load(mask + (c * H + i if PER_BAND else i) * W + n, mask=lit, other=0.0)
+    if WEIGHTED:
+        seen *= tl.load(weights + i * D + j, mask=j < D, other=0.0)
+    tl.store(y + row * D + j, seen, mask=j < D)
 
 
 @triton.jit

@@ -259,6 +259,17 @@ class Camera(ABC):
         self.check_step(v, x, y, y_x, y_v, rho)
         return False
 
+    def subspace_forward(self, z: Tensor, B: Tensor) -> Tensor:
+        """A B^T z of coefficient images z (..., K, H, W), B (K, C)."""
+        return self.forward(torch.einsum("kc,...khw->...chw", B, z))
+
+    def subspace_adjoint(self, p: Tensor, B: Tensor) -> Tensor:
+        """B A^T p, (..., K, H, W), for B (K, C), or (..., K, C) with one for each snapshot of a batch."""
+        x = self.adjoint(p)
+        if B.ndim == 2:
+            return torch.einsum("kc,...chw->...khw", B, x)
+        return (B @ x.flatten(-2)).view(*x.shape[:-3], B.shape[-2], *x.shape[-2:])
+
     def subspace_gram(self, p: Tensor, B: Tensor, SB: Tensor) -> Tensor:
         """A B^T S B A^T p: the covariance of A B^T z for uncorrelated z of variance S, applied to p like y.
 

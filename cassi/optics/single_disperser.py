@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
+from types import ModuleType
 from typing import Self
 
 import torch
@@ -9,9 +10,12 @@ from torch import Tensor
 
 from cassi.kernels import cpu
 from cassi.kernels.dispatch import kernels
+from cassi.kernels.linear import linear_map, tracked
 from cassi.kernels.shift_sum import shift_back, shift_sum
 from cassi.optics.coded_aperture import CodedAperture
 from cassi.optics.protocol import FusedStep, cached, reciprocal
+
+MAX_UNROLLED = 32  # components of which a kernel on a GPU has a line of code each
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -112,8 +116,41 @@ class CASSI(CodedAperture):
         fast.data_step(v, y, mask, self.shifts, weights, gram, rho, accelerate, x, y_x, y_v)
         return True
 
+    def _gpu(self, t: Tensor, B: Tensor) -> ModuleType | None:
+        """Kernels of a GPU that leave out the cube between t and coefficients in B."""
+        fast = kernels(B, self.mask, self.weights)
+        return fast if fast is not cpu and t.dtype == B.dtype and B.shape[-2] <= MAX_UNROLLED else None
+
+    def subspace_forward(self, z: Tensor, B: Tensor) -> Tensor:
+        """`Camera.subspace_forward`, on a GPU in one kernel."""
+        fast = self._gpu(z, B)
+        if fast is None:
+            return super().subspace_forward(z, B)
+
+        def function(z: Tensor) -> Tensor:
+            y = z.new_empty((*z.shape[:-3], *self.measurement_shape))
+            fast.see(z.contiguous(), B, self.mask, self.shifts, self.weights, y)
+            return y
+
+        return linear_map(z, function, partial(self.subspace_adjoint, B=B))
+
+    def subspace_adjoint(self, p: Tensor, B: Tensor) -> Tensor:
+        """`Camera.subspace_adjoint`, on a GPU in one kernel."""
+        fast = self._gpu(p, B)
+        if fast is None or (tracked(p) and B.ndim > 2):
+            return super().subspace_adjoint(p, B)
+
+        def function(p: Tensor) -> Tensor:
+            z = p.new_empty((*p.shape[:-2], B.shape[-2], *self.cube_shape[1:]))
+            fast.see_back(p.contiguous(), B, self.mask, self.shifts, self.weights, z)
+            return z
+
+        return linear_map(p, function, partial(self.subspace_forward, B=B))
+
     def subspace_gram(self, p: Tensor, B: Tensor, SB: Tensor) -> Tensor:
-        """`Camera.subspace_gram`, on the CPU in one kernel."""
+        """`Camera.subspace_gram`, without the cube."""
+        if self._gpu(p, B) is not None and not tracked(p, SB):
+            return self.subspace_forward(self.subspace_adjoint(p, SB), B)
         out = torch.empty_like(p)
         if kernels(p, B, SB, self.mask, self.weights, out) is not cpu:
             return super().subspace_gram(p, B, SB)

@@ -101,12 +101,15 @@ class CorrectionNet(nn.Module):
 
     def forward(self, images: Tensor, stage: int | Tensor, light: Tensor | None = None) -> Tensor:
         height, width = images.shape[-2:]
-        x = F.pad(images.to(self.enter.weight.dtype), (0, -width % MULTIPLE, 0, -height % MULTIPLE), mode="replicate")
+        x, missing = images.to(self.enter.weight.dtype), (0, -width % MULTIPLE, 0, -height % MULTIPLE)
+        x = F.pad(x, missing, mode="replicate") if any(missing) else x
         x = F.pixel_unshuffle(x, 2).contiguous(memory_format=torch.channels_last)
         bias = self.stage_bias[stage] if isinstance(stage, int) else self.stage_bias.index_select(0, stage)
         if self.light is not None and light is not None:
             bias = bias + self.light(light.to(bias.dtype))
-        fine = self.fine_in(self.enter(x) + bias[..., None, None])
+        x = self.enter(x)
+        # in training the sums of the blocks are in bfloat16, too, if the convolutions are
+        fine = self.fine_in(x + (bias.to(x.dtype) if self.training else bias)[..., None, None])
         deep = self.deep_in(self.down(fine))
         deep = self.deep_out(deep + self.up_far(self.far(self.down_far(deep))))
         fine = self.fine_out(fine + self.up(deep))

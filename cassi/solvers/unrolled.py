@@ -152,7 +152,7 @@ def corrections(
 
     def data_step(z: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """R_k(y - Phi B^T z), and Phi B^T z."""
-        y_z = A.forward(synthesise(z, B))
+        y_z = A.subspace_forward(z, B)
         return apply(A, B, S[k], SB[k], N[k], M[k], X, zero, y - y_z), y_z.detach()
 
     z, h = start.contiguous(), None  # as kernels want it; that of a batch may not be
@@ -199,11 +199,8 @@ class _DataStep(torch.autograd.Function):
     ) -> Tensor:
         v = _solve(A, B, SB, N, M, X, zero, r)
         if not any(ctx.needs_input_grad):
-            d: Tensor = (SB @ A.adjoint(v).flatten(-2)).view(
-                *r.shape[: r.ndim - len(A.measurement_shape)], *S.shape[-3:-2], *A.cube_shape[1:]
-            )
-            return d
-        a = analyse(A.adjoint(v), B)
+            return A.subspace_adjoint(v, SB)
+        a = A.subspace_adjoint(v, B)
         ctx.A, ctx.X = A, X
         ctx.save_for_backward(B, S, SB, N, M, zero, v, a)
         return S * a
@@ -214,8 +211,8 @@ class _DataStep(torch.autograd.Function):
         ctx, grad: Tensor
     ) -> tuple[None, None, Tensor, None, Tensor, None, None, None, Tensor]:
         A, (B, S, SB, N, M, zero, v, a) = ctx.A, ctx.saved_tensors
-        w = _solve(A, B, SB, N, M, ctx.X, zero, A.forward(synthesise(S * grad, B)))
-        to_S = (a * (grad - analyse(A.adjoint(w), B))).sum((-2, -1), keepdim=True)
+        w = _solve(A, B, SB, N, M, ctx.X, zero, A.subspace_forward(S * grad, B))
+        to_S = (a * (grad - A.subspace_adjoint(w, B))).sum((-2, -1), keepdim=True)
         return None, None, to_S, None, -w * v, None, None, None, w
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import threading
 import warnings
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
@@ -18,17 +22,18 @@ from cassi.optics.detector import object_levels
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.learned import LearnedPrior
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
-from cassi.priors.spectral_basis import coefficient_weights, synthesise
+from cassi.priors.spectral_basis import coefficient_weights
 from cassi.solvers.quick_start import quick_start
 from cassi.solvers.subspace_tv import MAX_MOMENTUM, SubspaceState, subspace_tv
-from cassi.solvers.unrolled import corrections, error
-from training.chance import Chance
+from cassi.solvers.unrolled import corrections
 from training.examples import Examples
 
 EARLIER = 0.5  # weight of the error after the last but one of the stages; the one of the final cube is 1
-STOCK = 24  # looks that are kept for others at the same examples
-NEW = 0.4  # share of looks that are at new examples
-AGAIN = 0.15  # share of looks after which the non-local prior continues the cube of the network for another
+STOCK = 32  # looks that are kept for others at the same examples
+MIN_STOCK = 4  # fewer are not looked at again
+WAITING = 2  # starts that may wait for their turn
+REUSE = 6  # looks at new examples, on average: their start costs more than a gradient
+AGAIN = 0.07  # share of looks after which the non-local prior continues the cube of the network for another
 TURNS = 3  # that a network can tell apart; later ones are like the last
 ITERS_AGAIN, LEAST_STRENGTH = 8, 0.25  # of that prior, which is half as strong as before
 
@@ -80,6 +85,7 @@ class Look:
 
 G = TypeVar("G", Examples, Look)
 Pair = tuple[Tensor, Tensor]
+Made = tuple[Look, torch.cuda.Event | None]  # a look, and when it is there
 
 
 def quick(camera: CASSI, e: Examples, start_iters: int) -> Pair:
@@ -95,8 +101,26 @@ def stage_errors(prior: LearnedPrior, camera: CASSI, look: Look) -> Pair:
     with torch.no_grad():
         train, level = camera.leave_out(e.seen > 0), object_levels(camera, e.y).view(-1, 1, 1, 1)
     found = corrections(train, e.y * e.seen, e.basis, prior, look.z, look.variance, level, turn=look.turn)
-    cubes = [look.z, *found]
-    return torch.stack([error(synthesise(z, e.basis), e.truth) for z in cubes]), cubes[-1].detach()
+    images, error = [look.z, *found], error_of_images(e.truth, e.basis)
+    return torch.stack([error(z) for z in images]), images[-1].detach()
+
+
+def error_of_images(truth: Tensor, B: Tensor) -> Callable[[Tensor], Tensor]:
+    """`error` of cubes B^T z as a function of z, without the cubes: of what B leaves of truth, r = x - B^T B x, once.
+
+    mean (B^T z - x)_c^2 = b_c^T (d d^T / P) b_c - 2 b_c^T (d r_c^T / P) + mean r_c^2,    d = z - B x
+    """
+    own = (B @ truth.flatten(2)).view(len(truth), len(B), *truth.shape[2:])
+    left = truth - (B.mT @ own.flatten(2)).view_as(truth)
+    rest, r = left.square().mean((2, 3)), left.flatten(2).mT / truth[0, 0].numel()
+    unit = truth.mean((1, 2, 3)).clamp(min=torch.finfo(truth.dtype).tiny).square()[:, None]
+
+    def error(z: Tensor) -> Tensor:
+        d = (z - own).flatten(2)
+        squares = (B * ((d @ d.mT / d.shape[2]) @ B)).sum(1) - 2 * (B * (d @ r)).sum(1) + rest
+        return 10 * ((squares / unit).clamp(min=0) + 1e-5).log10().mean()
+
+    return error
 
 
 def continued(
@@ -166,41 +190,115 @@ class Looks:
     Attributes:
         operations: of the network and the data steps in a look at a layout, counted as it is first seen.
         stock: looks that can be taken again.
+        aside: None, or a thread that makes starts on a stream of its own while gradients are computed.
+        lock: held while starts are made, and while a graph is recorded.
     """
 
-    def __init__(self, prior: LearnedPrior, share: float, start_iters: int) -> None:
-        self.prior, self.share, self.start_iters = prior, share, start_iters
+    def __init__(self, prior: LearnedPrior, share: float, start_iters: int, rng: np.random.Generator) -> None:
+        self.prior, self.share, self.start_iters, self.rng = prior, share, start_iters, rng
         for p in prior.parameters():
             p.grad = torch.zeros_like(p)
         self.recorded: dict[object, Recorded | None] = {}
         self.operations: dict[object, int] = {}
         on_gpu = prior.log_tau.is_cuda
-        self.memory = torch.cuda.graph_pool_handle() if on_gpu else None  # of all graphs: one plays at a time
+        # of the graphs of starts and of gradients: one of each plays at a time
+        self.memories = [torch.cuda.graph_pool_handle() for _ in range(2)] if on_gpu else None
         self.stock: list[Look] = []
+        self.taken = self.drawn = 0
+        self.lock = threading.Lock()
+        self.aside: ThreadPoolExecutor | None = None
+        self.stream = torch.cuda.Stream(prior.log_tau.device) if on_gpu else None
+        self.waiting: list[tuple[Look | None, Future[Made]]] = []  # with the look that a start takes the place of
+        if on_gpu:
+            self.start_aside()
 
-    def next(self, chance: Chance, draw: Callable[[], Examples]) -> tuple[Examples, Tensor]:
-        """Look at new examples, or at some that were looked at before, and return them and their errors.
+    def start_aside(self) -> None:
+        """From now on make starts in a thread."""
+        self.aside = ThreadPoolExecutor(1)
 
-        An example is looked at 2.5 times on average, as its start costs as much as a gradient. After some looks the
-        next one at the same examples begins with what the network made of them, continued by the non-local prior, as
-        in later turns of the default solver: a network that never saw so good a start makes it worse.
+    def stop_aside(self) -> None:
+        """From now on make starts in between; what is being made is awaited."""
+        if self.aside is not None:
+            self.aside.shutdown(wait=True, cancel_futures=True)
+        self.aside, self.waiting = None, []
+
+    def next(self, draw: Callable[[], Examples]) -> tuple[Examples, Tensor]:
+        """Look at some examples, `REUSE` times at each on average, and return them and their errors.
+
+        After some looks the next one at the same examples begins with what the network made of them, continued by the
+        non-local prior, as in later turns of the default solver: a network that never saw so good a start makes it
+        worse. Where starts take longer in a thread, examples are looked at more often.
         """
-        if len(self.stock) < STOCK or chance.happens(NEW):
-            place = len(self.stock) if len(self.stock) < STOCK else int(chance.rng.integers(STOCK))
-            self.stock[place : place + 1] = [self.first(draw())]
-        else:
-            place = int(chance.rng.integers(STOCK))
-        look = self.stock[place]
+        full = len(self.stock) >= MIN_STOCK
+        if (not full or self.taken >= REUSE * self.drawn) and len(self.waiting) < WAITING:
+            self.drawn += 1
+            self._make(None, lambda: self.first(draw()))
+        self._collect(wait=not self.stock)
+        look = self.stock[int(self.rng.integers(len(self.stock)))]
         errors, z = self(look)
-        if chance.happens(AGAIN):
-            self.stock[place] = look.again(z)
+        self.taken += 1
+        if self.rng.random() < AGAIN and len(self.waiting) < WAITING:
+            self._make(look, lambda: look.again(z), z)
         return look.examples, errors
+
+    def _make(self, old: Look | None, make: Callable[[], Look], *given: Tensor) -> None:
+        """A start in place of an `old` look, or of any; now, or by the thread after what is `given` is there."""
+        there = None
+        if self.aside is not None and self.stream is not None:
+            there = torch.cuda.Event()
+            there.record()
+            for t in given:
+                t.record_stream(self.stream)
+
+        def made() -> Made:
+            with self.lock:
+                if there is None or self.stream is None:
+                    return make(), None
+                with torch.cuda.device(self.stream.device), torch.cuda.stream(self.stream):
+                    self.stream.wait_event(there)
+                    look, done = make(), torch.cuda.Event()
+                    done.record()
+                    return look, done
+
+        if self.aside is not None:
+            self.waiting.append((old, self.aside.submit(made)))
+        else:
+            self._keep(old, made())
+
+    def _collect(self, *, wait: bool) -> None:
+        """Take what the thread has made; where it failed, starts are made in between from now on."""
+        while self.waiting and (wait or self.waiting[0][1].done()):
+            old, future = self.waiting.pop(0)
+            try:
+                self._keep(old, future.result())
+            except ArithmeticError as error:
+                warnings.warn(f"a start is left out: {error}", stacklevel=3)
+            except (RuntimeError, ValueError) as error:
+                if not self.stock:
+                    raise
+                warnings.warn(f"no starts aside, they are made in between: {error}", stacklevel=3)
+                self.stop_aside()
+            wait = False
+
+    def _keep(self, old: Look | None, made: Made) -> None:
+        look, done = made
+        if done is not None:
+            torch.cuda.current_stream().wait_event(done)
+            for t in look.tensors:
+                t.record_stream(torch.cuda.current_stream())
+        places = [n for n, other in enumerate(self.stock) if other is old]
+        if places:
+            self.stock[places[0]] = look
+        elif old is None and len(self.stock) < STOCK:
+            self.stock.append(look)
+        elif old is None:
+            self.stock[int(self.rng.integers(STOCK))] = look
 
     def first(self, e: Examples) -> Look:
         """At new examples: from a quick start, which the non-local prior may continue."""
         compute = partial(quick, start_iters=self.start_iters)
         none = torch.zeros(1, dtype=torch.long, device=e.y.device)
-        look = Look(e, *self._found(("start", *_layout(e)), e, compute, compute), none)
+        look = Look(e, *self._found(0, _layout(e), e, compute, compute), none)
         return look if e.non_local is None else look.continued(*e.non_local)
 
     def __call__(self, look: Look) -> Pair:
@@ -211,15 +309,18 @@ class Looks:
             with FlopCounterMode(display=False) as counter:
                 rehearsed(look.camera, look)
             self.operations[layout] = counter.get_total_flops()
-        return self._found(layout, look, partial(add_gradient, self.prior, share=self.share), rehearsed)
+        return self._found(1, layout, look, partial(add_gradient, self.prior, share=self.share), rehearsed)
 
     def _found(
-        self, key: object, given: G, compute: Callable[[CASSI, G], Pair], rehearsal: Callable[[CASSI, G], Pair]
-    ) -> Pair:
-        """`compute` of the camera and what is given, recorded where there is a GPU."""
-        if self.memory is not None and key not in self.recorded:
+        self, kind: int, layout: object, given: G, compute: Callable[[CASSI, G], Pair],
+        rehearsal: Callable[[CASSI, G], Pair],
+    ) -> Pair:  # fmt: skip
+        """`compute` of the camera and what is given, recorded where there is a GPU; `kind` 0 is a start."""
+        key = kind, layout
+        if self.memories is not None and key not in self.recorded:
             try:
-                self.recorded[key] = Recorded(given, compute, rehearsal, self.memory)
+                with nullcontext() if kind == 0 else self.lock:  # which the maker of starts holds
+                    self.recorded[key] = Recorded(given, compute, rehearsal, self.memories[kind])
             except RuntimeError as error:
                 warnings.warn(f"no CUDA graph of {key}, eager torch goes on: {error}", stacklevel=4)
                 self.recorded[key] = None
@@ -251,7 +352,7 @@ class Recorded:
         _, *others = given.tensors
         self.tensors = [camera.mask, *(t.clone(memory_format=torch.contiguous_format) for t in others)]
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, pool=memory):
+        with torch.cuda.graph(self.graph, pool=memory, capture_error_mode="thread_local"):
             self.found = compute(camera, given.with_tensors(self.tensors))
 
     def play(self, tensors: list[Tensor]) -> Pair:

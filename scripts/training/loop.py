@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from safetensors import safe_open
@@ -159,6 +160,8 @@ class Training:
     def __init__(self, settings: Settings) -> None:
         self.settings, self.device = settings, torch.device(settings.device)
         settings.output.mkdir(parents=True, exist_ok=True)
+        if self.device.index is not None:
+            torch.cuda.set_device(self.device)  # streams and graphs are those of the current one
         torch.backends.cudnn.benchmark = self.device.type == "cuda"  # sizes are few, and looks are many
         self.rank, self.processes = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         self.progress = Progress()
@@ -170,7 +173,8 @@ class Training:
         else:
             prior = new_prior(Size(stages=settings.stages, light=1, turns=TURNS), settings.seed)
         self.prior = prior.to(self.device).train().requires_grad_(True)
-        self.looks = Looks(self.prior, 1 / settings.cameras, settings.start_iters)
+        rng = np.random.default_rng([settings.seed, self.rank, 0 if saved is None else saved["progress"]["step"]])
+        self.looks = Looks(self.prior, 1 / settings.cameras, settings.start_iters, rng)
         self.muon, self.adam = optimizers(self.prior, settings.rate)
         self.mean = copy.deepcopy(self.prior).eval().requires_grad_(False)  # over steps
         if saved is not None:
@@ -215,15 +219,16 @@ class Training:
         s = self.settings
         return load_scenes(s.data, self.device, measured=s.measured, seed=s.seed, limit=s.limit)
 
-    def run(self, *, bar: bool = False) -> None:
-        """Train until the minutes are over; a checkpoint every minute and at the end.
+    def run(self, *, bar: bool = False, seconds: float = math.inf) -> None:
+        """Train until the minutes are over, or after these `seconds` in all; a checkpoint every minute and at the end.
 
         Raises:
             FloatingPointError: the training diverged; the last checkpoint is left as it was.
             FileNotFoundError, ValueError: see `load_scenes`.
         """
         p, s = self.progress, self.settings
-        if p.seconds >= 60 * s.minutes:
+        end = min(60 * s.minutes, seconds)
+        if p.seconds >= end:
             return
         camera, scenes, components = s.cameras_to_draw(), self.scenes, self.prior.size.components
 
@@ -234,9 +239,9 @@ class Training:
         saved = last = logged = time.monotonic()
         sums, failed = torch.zeros(self.prior.size.stages + 2, device=self.device), torch.zeros((), device=self.device)
         steps, pixels, operations = 0, 0, 0
-        while p.seconds < 60 * s.minutes:
+        while p.seconds < end:
             for _ in range(s.cameras):
-                e, errors = self.looks.next(self.chance, draw)
+                e, errors = self.looks.next(draw)
                 finite = errors.isfinite().all()
                 sums += torch.where(finite, errors, 0) / s.cameras
                 failed += ~finite
@@ -246,13 +251,13 @@ class Training:
             self._step()
             steps += 1
             if steps == LOG_EVERY and self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
+                torch.cuda.current_stream().synchronize()
             now = time.monotonic()
-            seconds = float(mean_of_all(torch.tensor(min(now - last, 60.0))))  # no more: the machine may have slept
+            passed = float(mean_of_all(torch.tensor(min(now - last, 60.0))))  # no more: the machine may have slept
             last = now
-            shown.update(min(seconds / 60, s.minutes - p.seconds / 60))
-            p.seconds += seconds
-            over = p.seconds >= 60 * s.minutes
+            shown.update(min(passed / 60, s.minutes - p.seconds / 60))
+            p.seconds += passed
+            over = p.seconds >= end
             logs, saves = steps == LOG_EVERY or over, over or now - saved > SAVE_EVERY
             if (saves or logs) and float(failed) > 2 + MAX_FAILED * steps * s.cameras:
                 raise FloatingPointError(f"the training diverged before step {p.step}; take a smaller --rate")
@@ -275,6 +280,8 @@ class Training:
                 if not self.rank:
                     self.save()
         shown.close()
+        if p.seconds >= 60 * s.minutes:
+            self.looks.stop_aside()
 
     def _step(self) -> None:
         """One step along the gradient, of norm 1 at most; of one that is not finite nothing is left."""
@@ -304,14 +311,17 @@ class Training:
         return self.settings.rate * fall * min(1.0, (self.progress.step + 1) / 100)
 
     def save(self) -> None:
-        """The checkpoint, and its curve as JSON lines, whole or not at all."""
+        """The checkpoint, its weights, and its curve as JSON lines, each whole or not at all."""
+        with self.looks.lock:  # nothing is drawn meanwhile
+            chance = self.chance.state()
         state = {
             "size": asdict(self.prior.size), "kind": self.kind, "prior": self.prior.state_dict(),
             "mean": self.mean.state_dict(), "adam": self.adam.state_dict(), "muon": self.muon.state_dict(),
-            "chance": self.chance.state(), "progress": asdict(self.progress),
+            "chance": chance, "progress": asdict(self.progress),
         }  # fmt: skip
         with replacing(self.checkpoint, overwrite=True) as path:
             torch.save(state, path)
+        self.export(self.settings.output / "weights.safetensors")
         with replacing(self.settings.output / "curve.jsonl", overwrite=True) as path:
             path.write_text("".join(json.dumps(point) + "\n" for point in self.progress.curve), encoding="utf-8")
 

@@ -38,8 +38,11 @@ MEASURED_SHARE = 0.5  # of scenes that are cut from measured cubes, where there 
 PAINTED_SHARE = 0.1  # of scenes that are cut from painted still lifes
 PAINTED, PAINTED_SIDE = 48, 256  # how many there are, and their side [pixel]
 DARK = 0.02  # the brightest radiance of a black corner, in place of which another is cut
-STRING_SHARE, GROUND_SHARE, GLOSS_SHARE, SHADING_SHARE, LAMP_SHARE = 0.15, 0.2, 0.3, 0.5, 0.12
+STRING_SHARE, GROUND_SHARE, GLOSS_SHARE, SHADING_SHARE, LAMP_SHARE = 0.15, 0.2, 0.3, 0.5, 0.16
 METAMERS = 0.5  # share of colors that have some
+SINGLE = 0.5  # share of colors that are one reflectance, as paint and dye are
+WITHIN = 0.35  # share of calls in which colors vary within one share, too
+CHART_SHARE, CHART_COLORS, CHART_CELLS = 0.12, 48, (4, 40)  # of scenes; colors of a chart, sides of a patch [pixel]
 VARIED_SHARE = 0.5  # of scenes in which the spectrum of a color varies
 SCALES = 0.3, 0.5, 0.7, 1, 1.5  # pixels of a photograph to one of a scene; cameras blur more than photographs are sharp
 
@@ -112,7 +115,7 @@ class Scenes:
             if n and cubes is not None:
                 parts.append(self.cut(chance, cubes, n, height, width))
         x = torch.cat(parts)
-        x = self._with_strings(chance, x)
+        x = self._with_strings(chance, self._with_charts(chance, x))
         return x / x.amax((1, 2, 3), keepdim=True).clamp(min=1e-6)
 
     def cut(self, chance: Chance, cubes: Pictures, count: int, height: int, width: int) -> Tensor:
@@ -142,7 +145,7 @@ class Scenes:
         b = torch.sigmoid(slope * (texture.gather(1, pick[..., None, None].expand_as(shares)) - middle))
         weights = torch.cat([shares * (1 - b), shares * b], 1).flatten(2)
         x = (torch.cat([first, second], 1).mT @ weights).view(count, BANDS, height, width)
-        if chance.happens(0.5):  # colors within one share, too
+        if chance.happens(WITHIN):
             eye = sensitivities(x.device)
             lacks = rgb / brightness - torch.einsum("rc,nchw->nrhw", eye, x)
             x = (x + torch.einsum("cr,nrhw->nchw", inverse_sensitivities(x.device), lacks)).clamp(min=0.02)
@@ -163,7 +166,7 @@ class Scenes:
         return rgb.clamp(0, 1) ** steep + 2e-3
 
     def _spectra(self, chance: Chance, centers: Tensor) -> tuple[Tensor, Tensor]:
-        """Two mixtures of reflectances (N, J, 31) of mean 1 for each color (N, J, 3), often metamers."""
+        """Two spectra (N, J, 31) of mean 1 for each color (N, J, 3): one reflectance twice, or mixtures or metamers."""
         count, J, _ = centers.shape
         subset = chance.integers(len(self.reflectances), chance.one_of([60, 300, 1500]))
         spectra = self.reflectances[subset]
@@ -181,7 +184,9 @@ class Scenes:
         other = spectra[chance.integers(len(spectra), count, J)]
         black = (other - first) @ (torch.eye(BANDS, device=eye.device) - inverse_sensitivities(eye.device) @ eye).T
         metamer = (first + chance.uniform(count, J, 1, low=0.5, high=1.5) * black).clamp(min=0.02)
-        return first, torch.where(chance.uniform(count, J, 1) < METAMERS, metamer, second)
+        second = torch.where(chance.uniform(count, J, 1) < METAMERS, metamer, second)
+        one, single = spectra[nearest[..., 0]], chance.uniform(count, J, 1) < SINGLE
+        return torch.where(single, one, first), torch.where(single, one, second)
 
     def _textures(self, chance: Chance, brightness: Tensor) -> Tensor:
         """(N, 4, H, W): other photographs, their sharp parts, and smooth fields, in units of standard deviation."""
@@ -204,6 +209,34 @@ class Scenes:
         """(count, 31, 1, 1): that of a measured lamp, or white; lines of lamps are no wider than they are."""
         lamp = self.lamps[chance.integers(len(self.lamps), count)]
         return torch.where(chance.uniform(count, 1) < LAMP_SHARE, lamp, 1.0)[..., None, None]
+
+    def _with_charts(self, chance: Chance, x: Tensor) -> Tensor:
+        """Some scenes with a chart: flat patches of single reflectances side by side, often with a dark frame."""
+        count, _, h, w = x.shape
+        device = x.device
+
+        def number(low: float, high: float) -> Tensor:
+            return chance.uniform(count, 1, 1, low=low, high=high)
+
+        def cells(length: int, axis: int) -> tuple[Tensor, Tensor]:
+            """Of each row or column the number of its patch, and whether it lies in one."""
+            place = torch.arange(length, device=device).view((-1, 1) if axis else (1, -1))
+            low, high = (math.log(side) for side in CHART_CELLS)
+            side, frame = torch.exp(number(low, high)), number(-0.15, 0.25).clamp(min=0)
+            extent, start = number(0.3, 1.5) * length, number(-0.3, 0.7) * length
+            along = (place - start) / side
+            inside = (place >= start) & (place < start + extent) & (along - along.floor() >= frame)
+            return along.floor().long(), inside
+
+        (row, in_row), (column, in_column) = cells(h, 1), cells(w, 0)
+        patch = (7 * row + 13 * column) % CHART_COLORS  # neighbors differ
+        colors = self.reflectances[chance.integers(len(self.reflectances), count, CHART_COLORS)]
+        brightest = x.amax((1, 2, 3), keepdim=True)
+        white = colors.amax((1, 2), keepdim=True) * number(0.7, 3)  # patches are seldom the brightest of a scene
+        colors = (colors / white).mT.flatten(0, 1)
+        chart = colors.gather(1, patch.flatten(1).repeat_interleave(BANDS, 0)).view(x.shape) * brightest
+        share = (in_row & in_column)[:, None] * chance.flags(CHART_SHARE, count)
+        return x + share * (chart - x)
 
     def _with_strings(self, chance: Chance, x: Tensor) -> Tensor:
         """Some scenes with straight strings across, 1 to 4 pixels wide, of other colors: TV smears them."""
