@@ -357,6 +357,8 @@ CONSTANTS: dict[str, dict[str, Any]] = {
     "_subspace_step": {
         "PER_BAND": FLAG, "WEIGHTED": FLAG, "NONNEGATIVE": FLAG, "COMPONENTS": 7, "STEP": 0.3, "K": 8, "BLOCK": 128,
     },
+    "_see": {"PER_BAND": FLAG, "WEIGHTED": FLAG, "COMPONENTS": 7, "BLOCK": 128},
+    "_see_back": {"PER_BAND": FLAG, "WEIGHTED": FLAG, "COMPONENTS": 7, "OF_EACH": FLAG, "K": 8, "BLOCK": 128},
     "_squared_distances": {"CHUNK": 1 << 12, "BLOCK": 128},
     "_dual_step": {"ROWS": 8, "COLUMNS": 64},
     "_primal": {"ROWS": 8, "COLUMNS": 64},
@@ -426,6 +428,8 @@ def test_kernels_are_launched_on_the_device_of_their_tensors(monkeypatch):
         module.shift_back(y, y[:, :4], (0, 1), None, x)
         module.data_step(x, y, y, (0, 1), None, y, 0.0, True, x, y, y)
         module.subspace_step(z, z, y, y, None, y, x, y, (0, 1), None, y, y, 0.3)
+        module.see(z, x[:1, 0, :2], y[:, :4], (0, 1), None, y)
+        module.see_back(y, x[:1, 0, :2], y[:, :4], (0, 1), None, z)
         module.squared_distances(x, x, z, z)
         module.tv_steps(x, x.new_ones(()), torch.stack([x, x]), None, 1, 1.0)
         patches, mean = module.gather_groups(z, z.new_ones(1), groups, 2)
