@@ -59,7 +59,7 @@ def test_examples_are_drawn_on_the_device():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 def test_recorded_looks_are_the_eager_ones():
     prior = new_prior(SMALL, 0).to("cuda")
-    looks = Looks(prior, 0.5, 12, np.random.default_rng(0))
+    looks = Looks(prior, 0.5, 12)
     for seed in (*range(5), *range(3)):  # of five layouts, in turn
         e = example(seed, "cuda")
         look = looks.first(e)

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch 
 
 def test_the_gradient_is_that_of_the_loss(data):
     e, prior = drawn(data, 1), new_prior(SMALL, 0)
-    looks = Looks(prior, 0.5, 12, np.random.default_rng(0))
+    looks = Looks(prior, 0.5, 12)
     look = looks.first(e)
     errors, z = looks(look)
     assert errors.shape == (4,) and looks.operations[e.shifts, e.y.shape] > 1e6
@@ -59,7 +59,7 @@ def test_a_start_is_continued_as_in_the_default_solver(data):
     e = replace(e, known=torch.ones_like(e.known), non_local=(1.0, 6))
     z, variance = quick_start(e.camera, e.y, e.basis, e.seen, num_iters=12, variance=e.variance)
     A, y, level = e.camera.leave_out(e.seen > 0), e.y * e.seen, object_levels(e.camera, e.y)
-    found = Looks(new_prior(SMALL, 0), 1.0, 12, np.random.default_rng(0)).first(e)
+    found = Looks(new_prior(SMALL, 0), 1.0, 12).first(e)
     for n in range(2):
         run = SubspaceState(z[n], torch.zeros_like(y[n]), None, z.new_zeros((2, *z[n].shape)))
         problem = Problem(e.basis, variance[n], brightness=float(level[n]))
@@ -78,7 +78,7 @@ def test_examples_are_looked_at_again_and_later_in_turns(aside, data, monkeypatc
     for name, value in (("STOCK", 4), ("REUSE", 3), ("AGAIN", 1 / 3)):
         monkeypatch.setattr(f"training.looks.{name}", value)
     prior, strengths, drawn_so_far = new_prior(SMALL, 0), [], []
-    looks = Looks(prior, 1.0, 6, np.random.default_rng(3))
+    looks = Looks(prior, 1.0, 6, (3,))
     if aside:
         looks.start_aside()
 
@@ -101,7 +101,7 @@ def test_examples_are_looked_at_again_and_later_in_turns(aside, data, monkeypatc
 
 
 def test_starts_that_fail_aside_are_made_in_between(data):
-    looks, draws = Looks(new_prior(SMALL, 0), 1.0, 6, np.random.default_rng(3)), []
+    looks, draws = Looks(new_prior(SMALL, 0), 1.0, 6, (3,)), []
 
     def draw():
         draws.append(looks.aside)

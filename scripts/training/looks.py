@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -186,6 +186,7 @@ class Looks:
         prior: whose gradient is added to; that stays where it is.
         share: of each gradient.
         start_iters: of `quick_start`.
+        seed: of what is looked at again.
 
     Attributes:
         operations: of the network and the data steps in a look at a layout, counted as it is first seen.
@@ -194,8 +195,9 @@ class Looks:
         lock: held while starts are made, and while a graph is recorded.
     """
 
-    def __init__(self, prior: LearnedPrior, share: float, start_iters: int, rng: np.random.Generator) -> None:
-        self.prior, self.share, self.start_iters, self.rng = prior, share, start_iters, rng
+    def __init__(self, prior: LearnedPrior, share: float, start_iters: int, seed: Sequence[int] = (0,)) -> None:
+        self.prior, self.share, self.start_iters = prior, share, start_iters
+        self.rng = np.random.default_rng(seed)
         for p in prior.parameters():
             p.grad = torch.zeros_like(p)
         self.recorded: dict[object, Recorded | None] = {}

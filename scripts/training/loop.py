@@ -13,7 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from safetensors import safe_open
@@ -173,8 +172,8 @@ class Training:
         else:
             prior = new_prior(Size(stages=settings.stages, light=1, turns=TURNS), settings.seed)
         self.prior = prior.to(self.device).train().requires_grad_(True)
-        rng = np.random.default_rng([settings.seed, self.rank, 0 if saved is None else saved["progress"]["step"]])
-        self.looks = Looks(self.prior, 1 / settings.cameras, settings.start_iters, rng)
+        seed = settings.seed, self.rank, 0 if saved is None else saved["progress"]["step"]
+        self.looks = Looks(self.prior, 1 / settings.cameras, settings.start_iters, seed)
         self.muon, self.adam = optimizers(self.prior, settings.rate)
         self.mean = copy.deepcopy(self.prior).eval().requires_grad_(False)  # over steps
         if saved is not None:
