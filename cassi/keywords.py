@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cassi.optics.measurement import Measurement
     from cassi.photograph.picture import SidePicture
     from cassi.priors.learned import LearnedPrior
-    from cassi.settings import Array, PathLike, Prior, Quality, Solver
+    from cassi.settings import Array, PathLike, Prior, Quality, Solver, Turn
 
 
 class Keywords(TypedDict, total=False):
@@ -44,5 +44,7 @@ class Keywords(TypedDict, total=False):
     tv_weight: float | None
     plan: PathLike | Plan | None
     side: PathLike | SidePicture | None
+    turn_result: Turn | str
+    output_bands: str | Sequence[float] | None
     device: str | torch.device
     seed: int

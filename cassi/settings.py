@@ -37,7 +37,9 @@ PathLike = str | os.PathLike[str]
 Solver = Literal["auto", "subspace", "least-squares", "gap-tv", "admm-tv", "fista-tv"]
 Quality = Literal["fast", "default", "best"]
 Prior = Literal["auto", "tv", "nonlocal", "learned"]
+Turn = Literal["none", "90", "180", "270", "flip"]
 SOLVERS: tuple[str, ...] = get_args(Solver)
+TURNS: tuple[str, ...] = get_args(Turn)
 QUALITIES: tuple[str, ...] = get_args(Quality)
 PRIORS: tuple[str, ...] = get_args(Prior)
 CAMERAS = ("find", "as-given", "align", "dd", "cacti")
@@ -173,6 +175,7 @@ def setting(
 
 AUTO = ("solver=auto",)
 CAMERA = "camera (what is not given is inferred, and reported)"
+RESULT = "the cube as it is written"
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,6 +306,16 @@ class Settings:
         "--side", value="FILE", reads=True, needs=AUTO,
         excludes=(MANY, "budget", "uncertainty", "num_iters", "prior"),
     )  # fmt: skip
+    turn_result: Turn | str = setting(
+        "none", "turn the result: degrees clockwise, or flip it top to bottom; cube, page and regions are upright then",
+        "--turn-result", group=RESULT, choices=TURNS,
+    )  # fmt: skip
+    """Cube and error bars; pictures of the detector are turned where they are written."""
+    output_bands: str | Sequence[float] | None = setting(
+        None, "a cube at these wavelengths, interpolated: start:stop:step, a list, a preset or a file (default: the "
+        "bands of the camera)", "--output-bands", group=RESULT, value="NM", reads=True,
+    )  # fmt: skip
+    """Or an array [nm]; those outside of the bands are left out."""
     device: str | torch.device = setting(
         "auto", "auto, cpu, cuda, cuda:1 ... (default: auto)", "--device", value="DEVICE"
     )

@@ -103,7 +103,7 @@ if TYPE_CHECKING:
     from cassi.optics.measurement import Measurement
     from cassi.photograph.picture import SidePicture
     from cassi.priors.learned import LearnedPrior
-    from cassi.settings import Array, PathLike, Prior, Quality, Solver
+    from cassi.settings import Array, PathLike, Prior, Quality, Solver, Turn
 
 
 class Keywords(TypedDict, total=False):

@@ -20,7 +20,7 @@ def outcome(components: int = 8, error: float = 0.1, stages=None) -> Outcome:
     bases = (BasisError("scene-8", 0.2), BasisError("narrow-10", 0.3))
     trials = (ChainTrial("total variation", 0.2, 0.01, True), ChainTrial("learned", 0.4, 0.2, False))
     plan = Plan("scene-8", torch.ones(components, 12), NoiseModel(0.1, 0.2, "a guess"), 1.0, stages or (Tv(5),))
-    result = Result(torch.zeros(12, 4, 4), (), "max_iters")
+    result = Result(torch.zeros(12, 4, 4), (), "finished")
     return Outcome(result, "subspace-tv", plan=plan, evidence=Evidence(bases, trials, error, 100, 0, None))
 
 

@@ -210,7 +210,7 @@ class Black(Stage):
 
     def run(self, A, y, problem, state, watch) -> State:
         record = Record(1, 0.0, 1.0, 1.0)
-        return state.followed_by(Result(torch.zeros_like(state.x), (record,), "max_iters"), state.run, self)
+        return state.followed_by(Result(torch.zeros_like(state.x), (record,), "finished"), state.run, self)
 
 
 def test_the_first_chain_that_passes_is_taken_and_none_after_it(shot):
@@ -270,7 +270,7 @@ class Faded(Stage):
 
     def run(self, A, y, problem, state, watch) -> State:
         record = Record(1, 0.0, 1.0, 1.0)
-        return state.followed_by(Result(self.factor * state.x, (record,), "max_iters"), state.run, self)
+        return state.followed_by(Result(self.factor * state.x, (record,), "finished"), state.run, self)
 
 
 def test_what_goes_on_from_a_chain_must_not_be_worse_than_its_cube():
@@ -437,7 +437,7 @@ def test_a_budget_is_kept_where_one_stage_fits(shot, monkeypatch):
         clock.now = 0.0
         found = reconstruct_auto(shot.A, shot.y, settings=Settings(prior="nonlocal"), watch=Watch(deadline=budget))
         assert clock.now <= budget
-        assert found.result.status == ("stopped" if budget < 6 else "max_iters")
+        assert found.result.status == ("stopped" if budget < 6 else "finished")
     clock.now = 0.0
     cut = reconstruct_auto(shot.A, shot.y, settings=Settings(plan=found.plan), watch=Watch(deadline=1.0))
     count = len(cut.plan.stages)

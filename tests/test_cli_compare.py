@@ -53,7 +53,7 @@ def test_a_spectrometer_at_a_place(result, table, tmp_path, capsys):
 def test_regions_and_the_truth(result, tmp_path, capsys):
     corners = [[2, 5], [2, 8], [5, 8], [5, 5]]
     (tmp_path / "r.json").write_text(json.dumps({"regions": [{"name": "leaf", "corners": corners}]}))
-    assert main(["compare", str(result), "--region", str(tmp_path / "r.json"), "--at", "0,0"]) == 0
+    assert main(["compare", str(result), "--regions", str(tmp_path / "r.json"), "--at", "0,0"]) == 0
     out = capsys.readouterr().out
     assert "leaf, 9 px, 5 of 5 bands: angle 0.00 degrees" in out and "(9.1% of the reference)" in out
     assert "row 0, column 0, 1 px" in out
@@ -62,13 +62,13 @@ def test_regions_and_the_truth(result, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("more", "match"),
     [
-        (["leaf.csv"], "is the table of a spectrometer; say where: --at ROW,COLUMN or --region FILE"),
+        (["leaf.csv"], "is the table of a spectrometer; say where: --at ROW,COLUMN or --regions FILE"),
         (["leaf.csv", "--at", "3"], "'3' is not a position"),
         (["leaf.csv", "--at", "90,90"], "contains no pixel of the scene, 12 x 15 px"),
         (["none.csv", "--at", "3,3"], "none.csv: no such file"),
         (["leaf.csv", "--at", "3,3", "--csv", "leaf.csv"], "leaf.csv: would replace an input"),
         (["small.h5", "--at", "3,3"], "small.h5 must have the bands and pixels of"),
-        (["leaf.csv", "--region", "none.json"], "none.json: no such file"),
+        (["leaf.csv", "--regions", "none.json"], "none.json: no such file"),
     ],
 )
 def test_one_line_where_it_cannot_be(result, table, tmp_path, monkeypatch, capsys, more, match):

@@ -211,7 +211,7 @@ def test_a_double_is_a_double_whether_it_is_whole_or_not(tmp_path):
     whole = read_measurement(whole_doubles(tmp_path / "a.mat", meas=y), mask=MASK)
     other = read_measurement(whole_doubles(tmp_path / "b.mat", meas=y + 0.5), mask=MASK)
     np.testing.assert_allclose(whole.y + 0.5, other.y)
-    assert whole.unit == other.unit == "as in the file"
+    assert whole.unit == other.unit == "relative radiance"
 
 
 OF_IMAGEJ = {"imagej": True, "truncate": True}

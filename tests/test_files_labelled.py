@@ -35,7 +35,7 @@ def test_a_result_brings_its_provenance():
     result = reconstruct(y, mask, num_bands=4, wavelengths=nm, solver="gap-tv", num_iters=5, camera="as-given")
     data = result.to_xarray()
     assert np.array_equal(data.cube.values, result.cube.numpy())
-    assert data.wavelength.values.tolist() == nm and data.attrs["status"] == "max_iters"
+    assert data.wavelength.values.tolist() == nm and data.attrs["status"] == "finished"
 
 
 @pytest.mark.parametrize("engine", ["scipy", "h5netcdf", "netcdf4"])

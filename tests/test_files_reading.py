@@ -141,7 +141,7 @@ def test_levels_and_saturation(tmp_path, arrays):
 
 def test_floats_keep_their_unit():
     counts = plan_counts(np.dtype("float64"), 0.0, 3000.0, None)
-    assert (counts.scale, counts.black, counts.unit, counts.saturation) == (1, 0, "as in the file", None)
+    assert (counts.scale, counts.black, counts.unit, counts.saturation) == (1, 0, "relative radiance", None)
     counts = plan_counts(np.dtype("float32"), 0.0, 3000.0, None, Levels(black_level=64))
     assert counts.apply(np.array([64.0, 3064.0]), "y")[0].tolist() == [0.0, 3000.0]
 

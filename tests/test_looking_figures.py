@@ -336,7 +336,7 @@ def test_the_summary_shows_truth_in_one_exposure_or_else_the_residual(cube):
 
     known = pictures(truth=0.5 * cube)
     assert "Residual y - Φx" in pictures() and "Residual y - Φx" not in known
-    estimate, truth = known["Reconstruction, sRGB (CIE 1931)"], known["Truth, the same exposure"]
+    estimate, truth = known["Color, not corrected for lamp and detector"], known["Truth, the same exposure"]
     assert truth[..., :3].mean() < 0.85 * estimate[..., :3].mean()
 
 

@@ -50,7 +50,7 @@ def test_what_cannot_be_compared():
 
 
 def test_the_figure_has_a_panel_a_region():
-    figure = spectra_figure([compare_spectra(FOUND, VALUES), compare_spectra(FOUND, VALUES)], name="leaf.csv")
+    figure = spectra_figure([FOUND, FOUND], [compare_spectra(FOUND, VALUES)] * 2, name="leaf.csv")
     assert len(figure.axes) == 2
     labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
     assert labels == ["± std of pixels", "leaf.csv", "cube ± error bar"]

@@ -15,12 +15,11 @@ from cassi.calibration.camera_model import CameraModel
 from cassi.cli.main import run
 from cassi.files.spectrum_files import Spectrum
 from cassi.looking.methods import methods_text
-from cassi.looking.report_data import ReportData, read_report, report_of
+from cassi.looking.report_data import read_report, report_of
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
-from cassi.priors.learned import LearnedPrior, Size, load_prior
 from cassi.running import pipeline
-from cassi.running.white import MAX_UNEVEN, reflectance, unevenness, white_concerns
+from cassi.running.white import MAX_COLORED, MAX_UNEVEN, reflectance, unevenness, white_concerns
 from cassi.simulation.scene import procedural_scene
 
 C, SIZE = 6, 48
@@ -134,17 +133,27 @@ def test_a_reference_that_is_none_is_refused(bench, results):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_light_is_told_from_pictures(seed):
-    """Vignetting, a lamp to one side, dust and noise are light; painted scenes are none."""
+    """Vignetting, lamps of two colors, dust, a field stop and noise are light; painted scenes and discs are none."""
     rng = np.random.default_rng(seed)
     i, j = np.mgrid[:96, :128]
-    lamp = np.exp(-((i - 96 * rng.random()) ** 2 + (j - 128 * rng.random()) ** 2) / (2 * 70**2))
+    lamps = [np.exp(-((i - 96 * rng.random()) ** 2 + (j - 128 * rng.random()) ** 2) / (2 * 70**2)) for _ in range(2)]
+    colors = rng.uniform(0.2, 1, (2, 3))
+    spectra = [np.interp(np.arange(C), [0, C / 2, C], color)[:, None, None] for color in colors]
     vignetting = 1 - 0.4 * ((i - 48) ** 2 + (j - 64) ** 2) / (48**2 + 64**2)
-    light = lamp * vignetting * rng.normal(1, 0.05, i.shape)
-    light[30:36, 40:46] *= 0.7
-    assert unevenness(light) < 0.6 * MAX_UNEVEN
+    light = (
+        sum(s * lamp for s, lamp in zip(spectra, lamps, strict=True)) * vignetting * rng.normal(1, 0.05, (C, 96, 128))
+    )
+    light[:, 30:36, 40:46] *= 0.7
+    for stop in (1, np.where((i - 48) ** 2 + (j - 64) ** 2 < 44**2, 1, 0.01)):
+        brightness, color = unevenness(light * stop)
+        assert brightness < 0.7 * MAX_UNEVEN and color < 0.7 * MAX_COLORED
     nm = torch.linspace(450, 650, C)
-    picture = procedural_scene(96, 128, nm, generator=torch.Generator().manual_seed(seed)).sum(0).numpy()
-    assert unevenness(picture) > 1.1 * MAX_UNEVEN
+    picture = procedural_scene(96, 128, nm, generator=torch.Generator().manual_seed(seed)).numpy()
+    assert unevenness(picture)[0] > 1.5 * MAX_UNEVEN
+    disc = (i - 96 * rng.uniform(0.3, 0.7)) ** 2 + (j - 128 * rng.uniform(0.3, 0.7)) ** 2 < rng.uniform(12, 18) ** 2
+    assert unevenness(np.where(disc, 0.4, 1) * light)[0] > 1.2 * MAX_UNEVEN
+    red = np.where(np.arange(C) < C / 2, 0.6, 1.4)[:, None, None]
+    assert unevenness(np.where(disc, red, 1) * light)[1] > 1.5 * MAX_COLORED
 
 
 def test_what_speaks_against_a_reflectance(results):
@@ -187,18 +196,6 @@ def test_the_methods_state_white_reference_and_dark_frame(bench, tmp_path):
     assert "by the same camera; its values are reflectances." in plain and "dark" not in plain
     alone = methods_text(report_of(cassi.reconstruct(scene, **how, dark=dark)))
     assert "A dark frame was subtracted from the snapshot." in alone and "white" not in alone
-
-
-def test_the_methods_say_which_weights_were_used():
-    """They differ in what they may be used for."""
-    choice = {"prior": "total variation, learned", "network": load_prior("free").weights}
-    text = methods_text(ReportData(np.ones((3, 4, 5)), choice=choice))
-    assert "an unrolled network for any mask with the free weights (free for any use); basis" in text
-    assert "from one coded-aperture snapshot with" in text
-    several = ReportData(np.ones((3, 4, 5)), choice={"together": 2}, provenance={"shots": 3})
-    assert "from 3 coded-aperture snapshots and 2 beside it in time with" in methods_text(several)
-    assert "are those of a plan" in text and "held out" not in text
-    assert LearnedPrior(Size(width=8)).weights == "weights of your own (in memory)"
 
 
 def test_a_reference_beside_a_camera_object(bench, results):

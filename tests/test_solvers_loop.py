@@ -29,7 +29,7 @@ def test_it_does_the_iterations_asked_for():
     seconds = [r.seconds for r in result.history]
     assert seconds == sorted(seconds) and seconds[0] >= 0
     assert result.x is V
-    assert result.status == "max_iters"
+    assert result.status == "finished"
     check_words(result.message)
 
 
@@ -96,7 +96,7 @@ def test_numbers_on_a_device_are_fetched_once_in_sixteen_iterations_and_at_the_e
         (k, pytest.approx(a), pytest.approx(b)) for k, (a, b) in enumerate(values, 1)
     ]
     seconds = [r.seconds for r in result.history]
-    assert seconds == sorted(seconds) and result.status == "max_iters"
+    assert seconds == sorted(seconds) and result.status == "finished"
 
 
 def test_who_waits_for_them_does_not_get_them_sooner():
@@ -113,7 +113,7 @@ def test_who_waits_for_them_does_not_get_them_sooner():
     assert (result.status, fetched, seen) == ("stopped", [16], [1, 2])
     seen.clear()
     result, fetched, _ = on_device(values, monitor=lambda record, x: seen.append(record.iteration))
-    assert (result.status, fetched, seen) == ("max_iters", [16, 32, 39], list(range(1, 40)))
+    assert (result.status, fetched, seen) == ("finished", [16, 32, 39], list(range(1, 40)))
     monitor.every = 10
     assert on_device([(0.5, 0.5)] * 25, monitor=monitor)[1] == [10, 20, 25]
 

@@ -280,7 +280,7 @@ def test_monitor_status_and_history():
     result, _ = subspace_tv(A, y, B, num_iters=50, monitor=monitor)
     assert result.status == "stopped" and len(result.history) == 4 and seen == [(3, 8, 9)] * 4
     result, state = subspace_tv(A, y, B, num_iters=3)
-    assert result.status == "max_iters" and [r.iteration for r in result.history] == [1, 2, 3]
+    assert result.status == "finished" and [r.iteration for r in result.history] == [1, 2, 3]
     result, _ = subspace_tv(A, y, B, variance=0.1, num_iters=3000, tol=1e-5)
     assert result.status == "converged" and result.history[-1].change < 1e-5 <= result.history[-2].change
     # the residual of iteration k is that of the coefficients it started from

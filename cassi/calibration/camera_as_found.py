@@ -88,8 +88,8 @@ class FoundCamera:
         """What is wrong with the detector, in one sentence; empty where nothing is."""
         if not (count := self.defects or self.disputed):
             return ""
-        pixels = "1 detector pixel disagrees" if count == 1 else f"{count} detector pixels disagree"
-        disagree = f"{pixels} with every scene that explains the pixels around"
+        pixels = "1 detector pixel contradicts" if count == 1 else f"{count} detector pixels contradict"
+        disagree = f"{pixels} every scene that fits {'its' if count == 1 else 'their'} neighbors"
         if self.defects:
             return f"{disagree}, and {'is' if count == 1 else 'are'} left out as bad."
         return (
@@ -106,6 +106,15 @@ class FoundCamera:
             if self.errors is None:
                 return "The camera was taken as given: nothing else fits the snapshot better."
             return "The camera was taken as given: another fits the mask's pattern better, but predicts no better."
+        before, after = self.errors or (0.0, 0.0) if self.corrected is None else self.corrected.mean_errors
+        trial = f"in a short trial its held-out error is {after:.2%}, that of the camera as given {before:.2%}"
+        return f"Camera found from the snapshot: {', '.join(self.findings)}; {trial}."
+
+    @property
+    def findings(self) -> list[str]:
+        """What was corrected of mask, dispersion and detector, in words; empty where the camera is as given."""
+        if not self.accepted:
+            return []
         down, right = (terms.get("1", 0.0) for terms in (self.model.down, self.model.right))
         words: list[str] = []
         if self.model.down or self.model.right:
@@ -124,16 +133,13 @@ class FoundCamera:
         if self.model.tone != 1:
             words.append(f"its values to the power {self.model.tone:g}")
         if self.model.continuous:
-            words.append("light between the bands counted to them")
-        before, after = self.errors or (0.0, 0.0)
+            words.append("light between band centers assigned to the nearest band")
         if self.corrected is not None:
             by = float(self.corrected.error.std()) / float(self.mask.max())
             words.append(f"its elements corrected by {by:.1%}{f' with {self.network}' if self.network else ''}")
-            before, after = self.corrected.mean_errors
             if self.sensitivity is not None:
                 words.append(f"the sensitivity of detector pixels by {self.sensitivity.std():.1%}")
-        trial = f"in a short trial its held-out error is {after:.2%}, that of the camera as given {before:.2%}"
-        return f"Camera found from the snapshot: {', '.join(words)}; {trial}."
+        return words
 
     @property
     def turn(self) -> float:
@@ -203,6 +209,7 @@ class FoundCamera:
     def as_dict(self) -> dict[str, Any]:
         """Plain values that JSON can hold."""
         stated = {"accepted": self.accepted, "dispersion": self.dispersion, "message": self.message}
+        stated |= {"findings": self.findings, "reason": self.reason}
         stated |= {"defects": self.defects, "disputed": self.disputed, "network": self.network}
         errors = None if self.errors is None else list(self.errors)
         learned = None if self.mask_error is None else self.mask_error.as_dict()

@@ -10,7 +10,7 @@ import numpy as np
 from cassi.calibration.frames_on_disk import read_frames
 from cassi.errors import InputError
 from cassi.files.frames import find_files
-from cassi.optics.measurement import DARK_SUBTRACTED, Measurement
+from cassi.optics.measurement import Measurement
 
 ROUNDING = 1e-5  # of the mean of float32 values
 
@@ -53,5 +53,6 @@ def less_dark(m: Measurement, dark: np.ndarray) -> Measurement:
             "swapped, or of another exposure or bit depth? Capture it with the shutter closed"
         )
     y = (m.y - (D - b) / s).astype(np.float32)
-    note = f"{DARK_SUBTRACTED}, {D.mean():.4g} on average, {D.std():.3g} from pixel to pixel"
-    return replace(m, y=y, stored=(float(D.mean()), s), notes=(*m.notes, note))
+    note = f"a dark frame was subtracted, {D.mean():.4g} on average, {D.std():.3g} from pixel to pixel"
+    origin = {**m.origin, "dark": float(D.mean())}
+    return replace(m, y=y, stored=(float(D.mean()), s), notes=(*m.notes, note), origin=origin)

@@ -303,6 +303,7 @@ def read_calibrated(
         notes=(note,),
         source=Path(path).name,
         sha256=file_sha256(path),
+        origin={"mask": "frames of a calibration", "wavelengths": "that calibration", "calibrated": True},
     )
     return remove_impulses(m)
 

@@ -122,7 +122,7 @@ class Adapt(Stage):
                     return state
         problem = replace(problem, learned=prior.requires_grad_(False))
         training = Record(1, time.perf_counter() - start, last.residual, 0.0)
-        new = state.followed_by(Result(state.x, (training,), "max_iters"), state.run, self)
+        new = state.followed_by(Result(state.x, (training,), "finished"), state.run, self)
         after = self.after(state.noise)
         for stage in after:
             new = stage.run(A, y, problem, new, watch)

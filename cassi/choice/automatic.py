@@ -270,7 +270,7 @@ def _outcome(
 ) -> Outcome:
     """Make the outcome: the cube without negative values, its discrepancy, and its uncertainty if asked for."""
     cube = state.x.clamp(min=0)
-    result = Result(cube, state.history, "stopped" if watch.over else "max_iters")
+    result = Result(cube, state.history, "stopped" if watch.over else "finished")
     variance = plan.noise.variance(y)
     lit = A.majorizer() > 0
     noisy = lit & (variance > 0)

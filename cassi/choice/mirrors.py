@@ -76,4 +76,4 @@ class Mirrored(Stage):
         x = torch.stack([state.x, *cubes]).mean(0)
         run = state.run if state.run is None else replace(state.run, z=analyse(x, problem.basis.to(y)))
         record = Record(1, time.perf_counter() - start, state.history[-1].residual, 0.0)
-        return state.followed_by(Result(x, (record,), "max_iters"), run, self)
+        return state.followed_by(Result(x, (record,), "finished"), run, self)

@@ -111,7 +111,7 @@ class Outcome:
         """Plain values that JSON can hold; noise and levels in the unit of y."""
         values: dict[str, Any] = {"solver": self.solver, **self.settings, "level": self.brightness}
         if self.black_level:
-            values["black_level"] = self.black_level
+            values |= {"black_level": self.black_level, "black_level_estimated": self.black_level_estimated}
         if self.side is not None:
             values["side"] = asdict(self.side)
         if self.plan is None:

@@ -3,26 +3,34 @@
 import argparse
 from pathlib import Path
 
+from cassi.cli.options import check
 from cassi.cli.places import check_files
-from cassi.cli.shell import say
+from cassi.cli.shell import say, warn
+from cassi.cli.spectra import regions_of
 from cassi.errors import InputError
 from cassi.files import replacing
+from cassi.optics.measurement import REFLECTANCE
 
 TABLES = (".csv", ".txt", ".tsv", ".dat", ".asc")  # of spectrometers
+NOT_REFLECTANCE = (
+    "{}: no white reference was divided out, so its spectra hold lamp and detector, and the angle to a table of "
+    "reflectances measures these, too; reconstruct with --white"
+)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print how far apart they are, and draw it if asked to."""
+    check("compare", args)
     check_files("compare", args, [args.cube, args.reference])
-    if args.at or args.region:
+    if args.at or args.regions:
         return compare_places(args)
     if Path(args.reference).suffix.lower() in TABLES:
         raise InputError(
-            f"{args.reference} is the table of a spectrometer; say where: --at ROW,COLUMN or --region FILE"
+            f"{args.reference} is the table of a spectrometer; say where: --at ROW,COLUMN or --regions FILE"
         )
     from cassi.looking.comparison import compare
 
-    found = compare(args.cube, args.reference, frame=args.frame)
+    found = compare(args.cube, args.reference, frame=args.frame, scaled=args.fit_scale)
     say(args, str(found))
     if args.figure is not None:
         with replacing(args.figure, args.overwrite) as temporary:
@@ -34,12 +42,12 @@ def compare_places(args: argparse.Namespace) -> int:
     """Compare the spectra of places in a result with a table, or with the same places of another cube."""
     from cassi.files import read_cube
     from cassi.files.spectrum_files import read_spectrum
-    from cassi.looking.regions import Region, read_regions, spectrum_of, write_spectra
+    from cassi.looking.regions import spectrum_of, write_spectra
     from cassi.looking.report_data import read_report
     from cassi.looking.spectrum_comparison import compare_spectra, spectra_figure
 
     data = read_report(args.cube, frame=args.frame)
-    regions = [Region.at(place) for place in args.at] + [one for name in args.region for one in read_regions(name)]
+    regions = regions_of(args)
     spectra = [spectrum_of(data, region) for region in regions]
     if args.reference == "truth" or Path(args.reference).suffix.lower() not in TABLES:
         if args.reference == "truth" and data.truth is None:
@@ -51,12 +59,14 @@ def compare_places(args: argparse.Namespace) -> int:
         compared = [compare_spectra(*pair, scaled=False) for pair in zip(spectra, references, strict=True)]
     else:
         table = read_spectrum(args.reference)
+        if data.unit != REFLECTANCE:
+            warn(args, NOT_REFLECTANCE.format(args.cube))
         compared = [compare_spectra(one, table, scaled=not args.unscaled) for one in spectra]
     if args.csv is not None:
-        write_spectra(args.csv, spectra, overwrite=args.overwrite)
+        write_spectra(args.csv, spectra, [one.columns for one in compared], overwrite=args.overwrite)
     if args.figure is not None:
         with replacing(args.figure, args.overwrite) as temporary:
-            spectra_figure(compared, name=Path(args.reference).name).savefig(temporary, dpi=150)
+            spectra_figure(spectra, compared, name=Path(args.reference).name).savefig(temporary, dpi=150)
     for one in compared:  # after the files are written: what reads this may close early
         say(args, str(one))
     return 0

@@ -52,14 +52,27 @@ The same seed gives the same scene, mask and noise.
   a result on a machine without a browser, looked at from another one through ssh -L 8000:127.0.0.1:8000
       {view} m_cube.h5 --no-browser --port 8000
 """),
+    "spectra": ("Write the spectra of places and regions of results as a table, with error bars.", """
+  a pixel, and the mean of 5 x 5 pixels, which gets a name; without --csv the table is printed
+      {spectra} m_cube.h5 --at 120,85 leaf=40,60,5
+  regions drawn in a report, of all results in a folder
+      {spectra} night7_cubes/ --regions m-regions.json --csv spectra.csv --figure spectra.pdf
+"""),
+    "export": ("Write a result to another format; turned, or at other wavelengths.", """
+  {export} m_cube.h5 m_cube.hdr
+  {export} m_cube.h5 upright.mat --turn-result 180
+  all results in a folder, at 500 to 600 nm every 5 nm
+      {export} night7_cubes/ night7_tif/ --format tif --output-bands 500:600:5
+"""),
     "compare": ("Compare a result with the truth, another result, or a spectrometer; the second is the reference.", """
   how close is the result to the truth that its file holds, or another file
       {compare} m_cube.h5
       {compare} m_cube.h5 truth.h5
       {compare} tv_cube.h5 auto_cube.h5 --figure difference.png
+      {compare} calibrated_cube.h5 bench/truth.h5 --fit-scale
   is the spectrum right? Row 120, column 85, the mean of 5 x 5 pixels; or regions drawn in the report
       {compare} m_cube.h5 leaf.csv --at 120,85,5 --figure leaf.pdf
-      {compare} m_cube.h5 leaf.csv --region m-regions.json --csv spectra.csv
+      {compare} m_cube.h5 leaf.csv --regions m-regions.json --csv spectra.csv
 """),
     "design": ("Which camera to build: simulate and reconstruct a grid of cameras; a run that was stopped goes on.", """
       {design}

@@ -11,6 +11,7 @@ from cassi.settings import (
     MANY,
     OPTIONS,
     QUALITIES,
+    RESULT,
     SEQUENCE,
     SHOTS,
     TILE,
@@ -158,6 +159,15 @@ FIGURES = Option("--figures", 'folder of figures, or "none" (default: NAME_figur
 OVERWRITE = Option("--overwrite", "replace an existing file")
 FRAME = Option("--frame", "which cube of a stack, from 0 (default: 0)", value="FRAME", type=whole, default=0)
 
+PLACES = (
+    Option("--at", "row,column of a pixel, or row,column,size of a square around it, each with a name before it if "
+        "wanted, leaf=row,column; several too", value="PLACE", nargs="+", default=[]),
+    Option("--regions", "polygons: a .json saved by a report", value="FILE", nargs="+", default=[], reads=True),
+)
+CSV = Option("--csv", "write the spectra with spread and error bars, and what they are compared with", value="FILE",
+    writes=(".csv",))
+FIGURE = Option("--figure", "also draw it: .png, .pdf or .svg", value="FILE", writes=(".png", ".pdf", ".svg"))
+
 TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in its help, and their options
     "reconstruct": {
         "": (
@@ -201,6 +211,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
                 "first, which all then follow", value="FILE", needs=("solver=auto",), excludes=("plan", "sequence"),
                 writes=(".json",)),
         ),
+        RESULT: options_in(RESULT),
         "figures for papers and talks": (
             Option("--figure-format", "png, pdf, svg: one or several, with commas (default: png)",
                 value="FORMATS", type=formats, default=("png",), excludes=(MANY,)),
@@ -315,24 +326,35 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             QUIET, DEBUG,
         ),
     },
+    "spectra": {
+        "": (
+            Option("results", "results, or folders of them", value="RESULT", nargs="+"),
+            *PLACES, CSV, FIGURE, FRAME, OVERWRITE, QUIET, DEBUG,
+        ),
+    },
+    "export": {
+        "": (
+            Option("result", "a result, or a folder of them", value="RESULT"),
+            Option("output", "what to write: .h5, .nc (NetCDF-4), .mat, .npz, .tif or .hdr (ENVI); or a folder",
+                value="OUTPUT"),
+            Option("--format", "of files in a folder: h5, nc, mat, npz, tif or hdr", value="FORMAT"),
+            *options_in(RESULT), OVERWRITE, QUIET, DEBUG,
+        ),
+    },
     "compare": {
         "": (
             Option("cube", "a result", value="A", reads=True),
-            Option("reference", "another cube; truth: that of A (default); or, with --at or --region, the table of a "
+            Option("reference", "another cube; truth: that of A (default); or, with --at or --regions, the table of a "
                 "spectrometer, nm and value: .csv, .txt, .tsv, .dat or .asc",
                 value="B", default="truth", nargs="?"),
-            FRAME,
-            Option("--figure", "also draw it: .png, .pdf or .svg", value="FILE", writes=(".png", ".pdf", ".svg")),
-            OVERWRITE, QUIET, DEBUG,
+            Option("--fit-scale", "multiply the first cube by what fits best, where units differ",
+                excludes=("at", "regions")),
+            FRAME, FIGURE, OVERWRITE, QUIET, DEBUG,
         ),
         "spectra of places": (
-            Option("--at", "row,column of a pixel, or row,column,size of a square around it; several too",
-                value="PLACE", nargs="+", default=[]),
-            Option("--region", "polygons: a .json saved by a report", value="FILE", nargs="+", default=[],
-                reads=True),
+            *PLACES,
             Option("--unscaled", "compare values as they are (default: the table is multiplied by what fits best)"),
-            Option("--csv", "also write the spectra, with spread and error bars", value="FILE",
-                writes=(".csv",)),
+            CSV,
         ),
     },
     "design": {

@@ -16,7 +16,7 @@ from cassi.errors import InputError, one_line
 from cassi.files import read_cube, write_measurement
 from cassi.files.cubes import read_mask
 from cassi.files.wavelength_files import parse_wavelengths
-from cassi.optics.measurement import Measurement
+from cassi.optics.measurement import RELATIVE, Measurement
 from cassi.optics.other_cameras import double_disperser
 from cassi.photograph.picture import expected_response, write_side_picture
 from cassi.photograph.similarity import Similarity
@@ -73,7 +73,7 @@ def run_scene(args: argparse.Namespace) -> int:
         shifts=shifts,
         wavelengths=wavelengths,
         cube=cube.numpy(),
-        unit="relative radiance",
+        unit=RELATIVE,
         scale=1.0 if shot.count is None else 1 / shot.count,
         gain=shot.gain,
         read_noise=shot.read_noise,

@@ -1,10 +1,12 @@
 """Read a measurement: snapshot, mask, shifts and other data of the file, with notes on what was inferred."""
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,11 +20,11 @@ from cassi.files.names import MASK, MEAN_BAND, MEASUREMENT, SHIFTS, TRUTH, WAVEL
 from cassi.files.opening import open_container
 from cassi.files.options import MAX_BANDS, Levels, ReadOptions
 from cassi.files.scaling import band_axis, digits, mask_to_float32, plan_counts, read_leading, scale_cube, to_float32
-from cassi.files.wavelength_files import differing, parse_wavelengths
+from cassi.files.wavelength_files import differing, parse_wavelengths, wavelength_source
 from cassi.optics.geometry import Shifts
 from cassi.optics.measurement import Measurement, any_bad
 from cassi.optics.outliers import remove_impulses, remove_plateau
-from cassi.optics.wavelengths import check_wavelengths
+from cassi.optics.wavelengths import PRESETS, check_wavelengths
 
 MAX_RATIO = 2.0  # of the light of a truth to that of its snapshot, from which on it is in another unit
 ALIKE = 1.1  # ... from which on it may be
@@ -78,6 +80,7 @@ class OpenedMeasurement:
     mask_error: float | None
     sensitivity: np.ndarray | None
     notes: tuple[str, ...]
+    origin: Mapping[str, Any]
 
     @property
     def frames(self) -> Sequence[int | None]:
@@ -102,7 +105,9 @@ class OpenedMeasurement:
         del raw
         notes.append(counts.note)
         full: np.ndarray = np.logical_or.reduce(saturated.reshape(-1, *saturated.shape[-2:]))
+        origin = dict(self.origin) | ({} if not counts.black else {"black_level": counts.black})
         if full.any():
+            origin["saturated"] = int(np.count_nonzero(full))
             notes.append(f"{np.count_nonzero(full)} saturated pixels are treated as bad")
             bad = any_bad((full, bad))
         if bad is not None and bad.all():
@@ -136,6 +141,7 @@ class OpenedMeasurement:
             transposed=self.layout.transposed,
             source=container.path.name,
             sha256=file_sha256(container.path),
+            origin=origin,
         )
         return remove_plateau(remove_impulses(m))
 
@@ -184,7 +190,8 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
     if dead is not None and dead.any():
         marked = dead if marked is None else marked | dead
     shifts, mask = _geometry(container, mask_container, mask_entry, image, mask, options, notes)
-    bands_nm = _wavelengths(container, mask_container, options.wavelengths, len(shifts), notes)
+    bands_nm, source = _wavelengths(container, mask_container, options.wavelengths, len(shifts), notes)
+    origin = {"mask": mask_container.path.name, "wavelengths": source, "refined": _refined(mask_container)}
     return OpenedMeasurement(
         container,
         options,
@@ -198,6 +205,7 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
         _number(mask_container, "mask_error"),
         sensitivity,
         tuple(notes),
+        {name: value for name, value in origin.items() if value},
     )
 
 
@@ -257,7 +265,8 @@ def _geometry(
 
 def _wavelengths(
     container: Container, mask_container: Container, given: str | np.ndarray | None, num_bands: int, notes: list[str]
-) -> np.ndarray | None:
+) -> tuple[np.ndarray | None, str]:
+    """The wavelengths of the bands, and where they come from in words."""
     found = ((source, find(source, WAVELENGTHS)) for source in (container, mask_container))
     source, entry = next((one for one in found if one[1] is not None), (container, None))
     if given is not None:
@@ -269,10 +278,24 @@ def _wavelengths(
         with suppress(InputError):  # what the file holds is not used
             stored = None if entry is None else check_wavelengths(source.read(entry), num_bands, entry.name)
             notes += differing(chosen, stored)
-        return chosen
+        return chosen, "" if chosen is None else wavelength_source(given)
     if entry is not None:
-        return check_wavelengths(source.read(entry), num_bands, f"{source.path}: '{entry.name}'")
-    notes.append("wavelengths unknown: bands are numbered")
+        stated = check_wavelengths(source.read(entry), num_bands, f"{source.path}: '{entry.name}'")
+        return stated, f"the file {source.path.name}"
+    presets = ", ".join(name for name, preset in PRESETS.items() if len(preset.wavelengths) == num_bands)
+    notes.append(f"wavelengths unknown: bands are numbered{f'; presets of {num_bands}: {presets}' if presets else ''}")
+    return None, ""
+
+
+def _refined(container: Container) -> Mapping[str, Any] | None:
+    """What the file of a camera says was found and corrected of its mask, if anything."""
+    if not is_found_camera(container):
+        return None
+    with suppress(ValueError, TypeError):
+        camera = json.loads(str(container.attributes["camera"]))
+        learned = camera.get("mask_error") or {}
+        known = {"findings": camera.get("findings") or [camera["message"]], "captures": learned.get("captures", 0)}
+        return known if camera["accepted"] else None
     return None
 
 

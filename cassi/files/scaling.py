@@ -7,7 +7,7 @@ import numpy as np
 from cassi.errors import InputError, Note
 from cassi.files.container import Container, Entry
 from cassi.files.options import Levels
-from cassi.optics.measurement import MASK_RANGE, as_transmission
+from cassi.optics.measurement import MASK_RANGE, RELATIVE, as_transmission
 
 BIT_DEPTHS = (8, 10, 12, 14, 16)
 MIN_NUMBERS = 12  # different counts, too many to be all even by chance
@@ -112,9 +112,9 @@ def plan_counts(
         full = full_scale(smallest_depth(maximum), maximum, occurring) if occurring else 0.0
         saturation = full if saturation is None and maximum == full > 0 else saturation
         if black_level is None:
-            return Counts(0.0, 1.0, saturation, "as in the file", "float data, kept in the unit of the file")
+            return Counts(0.0, 1.0, saturation, RELATIVE, "float data, kept in the unit of the file")
         note = f"counts scaled to y = counts - {black:g}"
-        return Counts(black, 1.0, saturation, "as in the file, above black", Note(note, "counts"))
+        return Counts(black, 1.0, saturation, f"{RELATIVE}, above black", Note(note, "counts"))
     depth = bit_depth or bits or smallest_depth(maximum)
     full = levels.full_scale or full_scale(depth, maximum, occurring)
     if maximum > full:

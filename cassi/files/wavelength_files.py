@@ -66,6 +66,19 @@ def parse_wavelengths(text: str, num_bands: int | None, *, of: str = "bands") ->
     return check_wavelengths(values, values.size if num_bands is None else num_bands, f"wavelengths {text!r}", of=of)
 
 
+def wavelength_source(given: str | np.ndarray) -> str:
+    """Where the wavelengths that were given come from, in words: the source of a preset, a file, or "as given".
+
+    Example:
+        >>> wavelength_source("cave-31"), wavelength_source("450:650:28")
+        ('CAVE multispectral image database (Yasuma et al. 2008)', 'as given')
+    """
+    text = given.strip() if isinstance(given, str) else ""
+    if text.lower() in PRESETS:
+        return PRESETS[text.lower()].source
+    return f"the file {os.path.basename(text)}" if os.path.isfile(text) else "as given"
+
+
 def _parse_range(text: str) -> np.ndarray:
     try:
         start, stop, count = (float(part) for part in text.split(":"))

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from cassi.errors import InputError, OutputError
+from cassi.errors import InputError, OutputError, import_extra
 from cassi.files.atomic import PathLike, check_place, replacing, signals_held
 from cassi.files.container import CubeContent
 from cassi.files.formats.envi import DATA
 from cassi.files.formats.hdf5 import write_hdf5_arrays
-from cassi.files.formats.table import WRITERS
+from cassi.files.formats.table import NEEDED, WRITERS
 from cassi.optics.measurement import Measurement
 
 Attributes = Mapping[str, object]
@@ -29,9 +29,10 @@ def write_cube(
     attributes: Attributes | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Write a cube; the suffix chooses the format: .h5, .hdf5, .mat, .tif, .tiff, .hdr (ENVI, with .img beside it).
+    """Write a cube; the suffix chooses the format: .h5, .hdf5, .nc (NetCDF-4, the same), .mat, .npz, .tif, .tiff, .hdr
+    (ENVI, with .img beside it).
 
-    HDF5 and .mat hold everything, TIFF only cube and wavelengths, ENVI these and the attributes.
+    HDF5, .mat and .npz hold everything, TIFF only cube and wavelengths, ENVI these and the attributes.
 
     Args:
         path: file to write.
@@ -151,11 +152,14 @@ def check_output(path: PathLike, overwrite: bool = False) -> Path:
     """Check that a file can be written, before a long computation, and return its path.
 
     Raises:
+        InputError: the package that writes this format is missing.
         OutputError: unknown suffix, missing folder, no permission, or the file exists and `overwrite` is False.
     """
     path = Path(path)
     if path.suffix.lower() not in WRITERS:
         raise OutputError(f"{path}: unknown output format {path.suffix!r}, expected {', '.join(sorted(WRITERS))}")
+    if needed := NEEDED.get(path.suffix.lower()):
+        import_extra(*needed)
     if path.suffix.lower() == ".hdr":
         check_place(path.with_suffix(DATA), overwrite)
         if path.is_symlink():

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from cassi.optics.measurement import REFLECTANCE, RELATIVE
 from cassi.optics.srgb import encode_srgb
 
 Array = Tensor | np.ndarray
@@ -74,7 +75,14 @@ def top_of(values: np.ndarray, percent: float = 99.5) -> float:
 
 def value_label(unit: str) -> str:
     """The label of values: the unit, or "relative radiance" if a file states none."""
-    return unit if unit and unit != "as in the file" else "relative radiance"
+    return unit if unit and unit not in ("as in the file", "as the measurement") else RELATIVE  # of older files
+
+
+def color_note(wavelengths: ArrayLike | Tensor | None, unit: str) -> str:
+    """What the colors of `cube_to_srgb` are: those of daylight for reflectances alone, as lamp and detector are out."""
+    if not is_visible(wavelengths):
+        return "false color: no visible wavelength"
+    return "color as seen in daylight" if unit == REFLECTANCE else "color, not corrected for lamp and detector"
 
 
 def is_visible(wavelengths: ArrayLike | Tensor | None) -> bool:
@@ -86,9 +94,10 @@ def is_visible(wavelengths: ArrayLike | Tensor | None) -> bool:
 
 
 def cube_to_srgb(cube: Array, wavelengths: ArrayLike | Tensor | None, *, white: float | None = None) -> np.ndarray:
-    """Render a spectral cube as seen in daylight.
+    """Render a spectral cube, its values taken as reflectances, as seen in daylight.
 
-    With cube values R (reflectance), the light S of D65 and color-matching functions (x, y, z):
+    Of radiances the colors hold lamp and detector, too (`color_note`). With cube values R, the light S of D65 and
+    color-matching functions (x, y, z):
 
         X = k int R(lambda) S(lambda) x(lambda) d lambda,  likewise Y and Z,  k such that R = 1 has Y = 1
 

@@ -29,6 +29,7 @@ class Comparison:
     numbers: dict[str, float]
     band_psnr: dict[str, float]
     figure: Figure
+    scaled: bool = False  # whether the first cube was multiplied by the factor
 
     def __str__(self) -> str:
         n = self.numbers
@@ -37,22 +38,25 @@ class Comparison:
             f"PSNR {n['psnr']:.2f} dB, SSIM {n['ssim']:.3f} (peak {n['peak']:.3g}), "
             f"mean spectral angle {n['sam']:.2f} degrees",
         ]
-        if not 0.9 < n["factor"] < 1.1:  # the first number then is about the units alone
+        if not (self.scaled or 0.9 < n["factor"] < 1.1):  # the first number then is about the units alone
             lines.insert(
-                1, f"in another unit? times {n['factor']:.3g} the first has a PSNR of {n['psnr_scaled']:.2f} dB"
+                1,
+                f"in another unit? times {n['factor']:.3g} the first has a PSNR of {n['psnr_scaled']:.2f} dB: "
+                "fit the scale to compare so",
             )
             lines[2] = f"as they are: {lines[2]}"
         return "\n".join(lines + [f"  {name:>9}  {value:6.2f} dB" for name, value in self.band_psnr.items()])
 
 
-def compare(a: PathLike, b: PathLike = "truth", *, frame: int = 0) -> Comparison:
+def compare(a: PathLike, b: PathLike = "truth", *, frame: int = 0, scaled: bool = False) -> Comparison:
     """Compare a cube with the truth, or with another cube.
 
     Estimates are clipped to [0, peak] for PSNR and SSIM, as in `cassi.looking.metrics.score`; the peak is 1, or the
-    brightest value of the second cube if that is above. Nothing else is scaled.
+    brightest value of the second cube if that is above.
 
     Args:
         a, b: files that `cassi.files.read_cube` reads; `b` may be "truth": the truth that the first file holds.
+        scaled: multiply the first cube by the factor that fits best, s = <x, t> / <x, x>, where units differ.
         frame: which cube of a stack, from 0; the second file may hold a single cube, a truth for all frames.
 
     Raises:
@@ -81,10 +85,12 @@ def compare(a: PathLike, b: PathLike = "truth", *, frame: int = 0) -> Comparison
     nm = other_nm if nm is None else nm
     peak = max(1.0, float(truth.max()))
     factor = float(np.vdot(x, truth) / max(np.vdot(x, x), np.finfo(np.float32).tiny))
-    scaled = float(np.mean(band_psnr(np.clip(factor * x, 0, peak), truth, peak=peak)))
-    numbers = {**score(x, truth=truth, peak=peak), "peak": peak, "factor": factor, "psnr_scaled": scaled}
+    psnr_scaled = float(np.mean(band_psnr(np.clip(factor * x, 0, peak), truth, peak=peak)))
+    x = np.asarray(factor * x, dtype=x.dtype) if scaled else x
+    numbers = {**score(x, truth=truth, peak=peak), "peak": peak, "factor": factor, "psnr_scaled": psnr_scaled}
+    names = (f"{names[0]} times {factor:.4g}", names[1]) if scaled else names
     decibels = {band_name(nm, k): value for k, value in enumerate(band_psnr(np.clip(x, 0, peak), truth, peak=peak))}
-    return Comparison(names, numbers, decibels, difference(x, truth, nm, names=names))
+    return Comparison(names, numbers, decibels, difference(x, truth, nm, names=names), scaled)
 
 
 def _frame_of(name: str, cube: np.ndarray, frame: int) -> np.ndarray:

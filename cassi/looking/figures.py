@@ -20,7 +20,7 @@ from torch import Tensor
 
 from cassi.errors import InputError
 from cassi.files.atomic import PathLike, replacing
-from cassi.looking.color import Array, as_cube, cube_to_srgb, is_visible, shown_range, value_label, white_level
+from cassi.looking.color import Array, as_cube, color_note, cube_to_srgb, shown_range, value_label, white_level
 from cassi.looking.drawing import draw_points, draw_scale_bar, draw_spectra, draw_strip, strip_of
 from cassi.looking.metrics import band_psnr, residual_whiteness, spectral_angles
 from cassi.looking.report_data import ReportData
@@ -128,12 +128,12 @@ def bands(
 
 
 @styled
-def srgb(cube: Array, wavelengths: ArrayLike | Tensor | None = None, *, look: Look = USUAL) -> Figure:
-    """The cube as seen in daylight, or in false color; see `cube_to_srgb`."""
+def srgb(cube: Array, wavelengths: ArrayLike | Tensor | None = None, *, unit: str = "", look: Look = USUAL) -> Figure:
+    """The cube in color; see `cube_to_srgb` and `color_note`."""
     values, centers = as_cube(cube, wavelengths)
     width, height = picture_size(values.shape[1:])
     figure, ((axes,),) = page(Row((width,), height, left=EDGE, right=EDGE, below=EDGE))
-    show(axes, cube_to_srgb(values, centers), _colors(centers))
+    show(axes, cube_to_srgb(values, centers), color_note(centers, unit).capitalize())
     if look.pixel_size is not None:
         draw_scale_bar(axes, look.pixel_size, look.pixel_unit)
     return figure
@@ -187,7 +187,7 @@ def summary(data: ReportData, *, caption: str = "", look: Look = USUAL) -> Figur
     truth, sigma = (None if cube is None else np.asarray(cube[:, :, :]) for cube in (data.truth, data.uncertainty))
     points = points_of(values, truth, sigma)
     white = white_level(values, centers)
-    colored = {f"Reconstruction, {_colors(centers)}": cube_to_srgb(values, centers, white=white)}
+    colored = {color_note(centers, data.unit).capitalize(): cube_to_srgb(values, centers, white=white)}
     if truth is not None:
         colored["Truth, the same exposure"] = cube_to_srgb(truth, centers, white=white)
     measured, rest = data.measurement, data.residual if truth is None else None
@@ -291,7 +291,7 @@ def figures_of(data: ReportData, *, caption: str = "", look: Look = USUAL) -> di
     made = {
         "summary": summary(data, caption=caption, look=look),
         "bands": bands(cube, nm, unit=unit, title=data.title, tinted=look.tinted, uncertainty=sigma),
-        "srgb": srgb(cube, nm, look=look),
+        "srgb": srgb(cube, nm, unit=unit, look=look),
         "convergence": convergence(data.history, markers=data.markers),
     }
     if data.residual is not None:
@@ -346,10 +346,6 @@ def _render(figure: Figure, dpi: float) -> np.ndarray:
     canvas.draw()
     figure.set_dpi(before)
     return np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[..., :3])
-
-
-def _colors(wavelengths: ArrayLike | Tensor | None) -> str:
-    return "sRGB (CIE 1931)" if is_visible(wavelengths) else "false color"
 
 
 def _sized(title: str, picture: np.ndarray) -> str:

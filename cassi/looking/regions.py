@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -14,8 +14,10 @@ from matplotlib.path import Path as Outline
 
 from cassi.errors import InputError, one_line
 from cassi.files.atomic import PathLike, check_readable, write_text
+from cassi.looking.color import value_label
 from cassi.looking.drawing import band_name
 from cassi.looking.report_data import CubeLike, ReportData
+from cassi.optics.measurement import same_values
 
 MAX_CORNERS = 10_000
 
@@ -42,18 +44,20 @@ class Region:
 
     @classmethod
     def at(cls, text: str) -> Self:
-        """From "ROW,COLUMN", one pixel, or "ROW,COLUMN,SIZE", a square of SIZE pixels around it.
+        """From "ROW,COLUMN", a pixel, or "ROW,COLUMN,SIZE", a square of SIZE pixels around it, or "NAME=..." of these.
 
         Example:
-            >>> Region.at("10,20,3").corners[0]
-            (9, 19)
+            >>> Region.at("leaf=10,20,3")
+            Region(corners=((9, 19), (9, 22), (12, 22), (12, 19)), name='leaf')
         """
-        match = re.fullmatch(r"\s*(\d{1,6})\s*,\s*(\d{1,6})\s*(?:,\s*(\d{1,6}))?\s*", text)
+        given, _, numbers = text.rpartition("=")
+        match = re.fullmatch(r"\s*(\d{1,6})\s*,\s*(\d{1,6})\s*(?:,\s*(\d{1,6}))?\s*", numbers)
         size = int(match[3] or 1) if match else 0
         if match is None or size < 1:
             raise InputError(f"{text!r} is not a position, expected ROW,COLUMN or ROW,COLUMN,SIZE such as 120,85,5")
         row, column = int(match[1]), int(match[2])
-        name = f"{size} x {size} px around row {row}, column {column}" if size > 1 else ""
+        name = one_line(given.strip(), 60)
+        name = name or (f"{size} x {size} px around row {row}, column {column}" if size > 1 else "")
         return cls.box(row - (size - 1) // 2, column - (size - 1) // 2, size, size, name)
 
     def inside(self, height: int, width: int) -> np.ndarray:
@@ -165,24 +169,45 @@ def write_regions(path: PathLike, regions: Iterable[Region], *, overwrite: bool 
     write_text(path, json.dumps({"regions": listed}, indent=1) + "\n", overwrite)
 
 
-def write_spectra(path: PathLike, spectra: Sequence[RegionSpectrum], *, overwrite: bool = False) -> None:
-    """Write spectra as CSV with one line per band: mean, std and error bar of each region, with pixels and unit.
+def table_of(spectra: Sequence[RegionSpectrum], beside: Sequence[Mapping[str, np.ndarray]] = ()) -> str:
+    """Spectra as CSV with one line per band: mean, std and error bar of each region, with pixels and unit.
+
+    Args:
+        spectra: of one or several cubes with the same bands.
+        beside: further columns (C,) of each by their names; NaN stays empty.
 
     Raises:
-        OutputError: the file exists, or its folder does not.
+        InputError: spectra of other bands than the first.
     """
     first, file = spectra[0], io.StringIO()
-    table = csv.writer(file)
+    table = csv.writer(file, lineterminator="\n")
     columns: list[Sequence[object]] = [[band_name(first.wavelengths, k) for k in range(len(first.mean))]]
     heads = ["band"]
     if first.wavelengths is not None:
         heads, columns = ["wavelength [nm]"], [[f"{w:g}" for w in first.wavelengths]]
-    for one in spectra:
-        unit = f" [{one.unit}]" if one.unit else ""
-        for what, values in (("mean", one.mean), ("std", one.std), ("error bar", one.error)):
+    for one, more in zip(spectra, [*beside, *[{}] * (len(spectra) - len(beside))], strict=True):
+        if not same_values(one.wavelengths, first.wavelengths) or len(one.mean) != len(first.mean):
+            raise InputError(f"{one.region.name}: has other bands than {first.region.name}; write a table of each")
+        known = {"mean": one.mean, "std": one.std, "error bar": one.error, **more}
+        for what, values in known.items():
             if values is not None:
-                heads.append(f"{one.region.name} ({one.num_pixels} px) {what}{unit}")
-                columns.append([f"{value:.7g}" for value in values])
+                heads.append(f"{one.region.name} ({one.num_pixels} px) {what} [{value_label(one.unit)}]")
+                columns.append(["" if np.isnan(value) else f"{value:.7g}" for value in values])
     table.writerow(heads)
     table.writerows(zip(*columns, strict=True))
-    write_text(path, file.getvalue(), overwrite)
+    return file.getvalue()
+
+
+def write_spectra(
+    path: PathLike,
+    spectra: Sequence[RegionSpectrum],
+    beside: Sequence[Mapping[str, np.ndarray]] = (),
+    *,
+    overwrite: bool = False,
+) -> None:
+    """Write `table_of` spectra.
+
+    Raises:
+        OutputError: the file exists, or its folder does not.
+    """
+    write_text(path, table_of(spectra, beside), overwrite)

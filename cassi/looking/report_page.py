@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from cassi.errors import OutputError
 from cassi.files.atomic import PathLike, check_place, replacing
-from cassi.looking.color import cube_to_srgb, is_visible, shown_range, value_label
+from cassi.looking.color import color_note, cube_to_srgb, shown_range, value_label
 from cassi.looking.methods import methods_text
 from cassi.looking.metrics import band_psnr, residual_whiteness
 from cassi.looking.report_data import CubeLike, ReportData, read_report
@@ -120,7 +120,7 @@ def make_page(data: ReportData) -> str:
         "problems": data.problems(),
         "good": [good for good in (data.verdict if data.ok else None, found) if good],
         "numbers": data.numbers(),
-        "color_note": "Color as seen in daylight" if is_visible(centers) else "False color: no visible wavelength",
+        "color_note": color_note(centers, data.unit).capitalize(),
         "aspect": f"{width} / {height}",
         "detector_aspect": f"{detector[1]} / {detector[0]}",
         "layers": {name: words for name, words in LAYERS.items() if cubes.get(name, data.truth) is not None},

@@ -1,6 +1,7 @@
 """Compares the spectrum of a region with a spectrometer, or with the same region of another cube."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,12 @@ class SpectrumComparison:
     def bands(self) -> int:
         """The number of bands compared."""
         return int(np.isfinite(self.reference).sum())
+
+    @property
+    def columns(self) -> dict[str, np.ndarray]:
+        """Reference and difference, for a table, by their names."""
+        times = "" if self.scale == 1 else f" times {self.scale:.4g}"
+        return {f"reference{times}": self.reference, "difference": self.found.mean - self.reference}
 
     def __str__(self) -> str:
         one, level = self.found, float(np.sqrt(np.nanmean(self.reference**2)))
@@ -112,14 +119,16 @@ def compare_spectra(
 
 
 @styled
-def spectra_figure(compared: list[SpectrumComparison], *, name: str = "reference") -> Figure:
-    """One panel per region: its mean with spread and error bars, and the reference, dashed."""
-    columns = min(3, len(compared))
-    figure, panels = plots(5.0, 3.4, columns=columns, rows=-(-len(compared) // columns))
-    for axes in panels[len(compared) :]:
+def spectra_figure(
+    spectra: Sequence[RegionSpectrum], compared: Sequence[SpectrumComparison] = (), *, name: str = "reference"
+) -> Figure:
+    """One panel per region: its mean with spread and error bars, and what it is compared with, if anything, dashed."""
+    columns = min(3, len(spectra))
+    figure, panels = plots(5.0, 3.4, columns=columns, rows=-(-len(spectra) // columns))
+    for axes in panels[len(spectra) :]:
         axes.remove()
-    for k, (axes, one) in enumerate(zip(panels, compared, strict=False)):
-        found, color = one.found, PALETTE[k % len(PALETTE)]
+    for k, (axes, found) in enumerate(zip(panels, spectra, strict=False)):
+        color, one = PALETTE[k % len(PALETTE)], compared[k] if compared else None
         axis, label = spectral_axis(found.wavelengths, len(found.mean))
         order = np.argsort(axis)
         x, mean, std = axis[order], found.mean[order], found.std[order]
@@ -128,11 +137,13 @@ def spectra_figure(compared: list[SpectrumComparison], *, name: str = "reference
         error = None if found.error is None else found.error[order]
         bars = "" if error is None else " ± error bar"
         axes.errorbar(x, mean, yerr=error, color=color, linewidth=1.6, elinewidth=0.9, capsize=2, label=f"cube{bars}")
-        dash: dict[str, Any] = {"color": INK, "linestyle": (0, (4, 2)), "linewidth": 1.3, "zorder": 4}
-        factor = "" if one.scale == 1 else f" x {one.scale:.3g}"
-        axes.plot(x, one.reference[order], label=f"{name}{factor}", **dash)
-        axes.set(title=f"{found.region.name} ({found.num_pixels} px) · {one.angle:.1f}°")
-        axes.set(xlabel=label, ylabel=value_label(found.unit))
-        axes.set_ylim(bottom=min(0.0, float(np.nanmin([np.nanmin(one.reference), mean.min()]))))
+        lowest, heading = float(mean.min()), f"{found.region.name} ({found.num_pixels} px)"
+        if one is not None:
+            dash: dict[str, Any] = {"color": INK, "linestyle": (0, (4, 2)), "linewidth": 1.3, "zorder": 4}
+            factor = "" if one.scale == 1 else f" x {one.scale:.3g}"
+            axes.plot(x, one.reference[order], label=f"{name}{factor}", **dash)
+            lowest, heading = min(lowest, float(np.nanmin(one.reference))), f"{heading} · {one.angle:.1f}°"
+        axes.set(title=heading, xlabel=label, ylabel=value_label(found.unit))
+        axes.set_ylim(bottom=min(0.0, lowest))
         axes.legend(fontsize=8)
     return figure

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -13,8 +13,8 @@ from cassi.optics.geometry import Shifts
 MASK_RANGE = (1e-6, 1e6)  # of the largest value of a mask
 MAX_TRANSMISSION = 2.0  # of a mask; one divided by its mean may exceed 1, one that exceeds this is in another unit
 ROUNDING = 1e-6  # relative difference below which values are equal
-DARK_SUBTRACTED = "a dark frame was subtracted"  # the note on it begins so
 REFLECTANCE = "reflectance"  # unit of a cube divided by that of a white reference
+RELATIVE = "relative radiance"  # unit of values whose unit nobody states
 
 
 MaskKind = Literal[
@@ -79,6 +79,8 @@ class Measurement:
         sha256: its SHA-256, hexadecimal.
         shots: K, if each scene was imaged K times, each time through another mask; else None.
         check: comparison of `y` and `mask`, if already made; else None.
+        origin: plain values, for the record: the files of "mask" and "wavelengths", in words; "refined", what a file of
+            a camera says was corrected of its mask; the number of "saturated" pixels; the mean "dark" count.
     """
 
     y: np.ndarray
@@ -90,7 +92,7 @@ class Measurement:
     bad_pixels: np.ndarray | None = None
     mask_error: float | None = None
     sensitivity: np.ndarray | None = None
-    unit: str = "as in the file"
+    unit: str = RELATIVE
     scale: float = 1.0
     gain: float | None = None
     read_noise: float | None = None
@@ -101,6 +103,7 @@ class Measurement:
     sha256: str = ""
     shots: int | None = None
     check: MaskCheck | None = None
+    origin: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """One line: sizes, bands, source."""
@@ -226,6 +229,7 @@ def join_shots(shots: Sequence[Measurement]) -> Measurement:
         source=", ".join(dict.fromkeys(shot.source for shot in shots)),
         sha256=" ".join(dict.fromkeys(shot.sha256 for shot in shots)),
         shots=len(shots),
+        origin={**first.origin, "saturated": sum(shot.origin.get("saturated", 0) for shot in shots)},
         **{name: first_given(name) for name in ("wavelengths", "cube", "mean_band", "read_noise")},  # type: ignore[arg-type]
     )
 

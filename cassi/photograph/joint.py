@@ -124,5 +124,5 @@ def finish_fit(fit: JointFit, quality: str, watch: Watch) -> tuple[Result, Chain
     state = first.run(split.A_train, split.y_train, problem, State(fit.cube, fit.state), watch)
     state, _ = run_chains(split, problem, state, chains, watch, split.verdict(state.x))
     x = (state.x * fit.joint.light).clamp_(min=0)
-    status: Status = "stopped" if watch.over else "max_iters"
+    status: Status = "stopped" if watch.over else "finished"
     return Result(x, state.history, status), state.stages, state.stage_starts

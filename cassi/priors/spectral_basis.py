@@ -101,6 +101,38 @@ def coefficient_weights(num_components: int, device: torch.device | None = None)
     return torch.maximum(half, 2 * half - 2).clamp(min=0.6)
 
 
+def resolution(basis: Tensor, wavelengths: np.ndarray) -> np.ndarray:
+    """What a basis (K, C) resolves at each of its wavelengths (C,) [nm], (C,) [nm], at least the gap between bands.
+
+    The full width at half maximum of the spectrum that it makes of a line in band c, B^T B e_c. Of K cosines over a
+    range L it is 1.2 L / K (Dirichlet's kernel).
+
+    Example:
+        >>> nm = np.linspace(400.0, 700.0, 301)
+        >>> round(float(np.median(resolution(smooth_basis(nm, 10), nm))))
+        37
+    """
+    order = np.argsort(wavelengths)
+    nm, B = np.asarray(wavelengths, dtype=np.float64)[order], basis.double().cpu().numpy()[:, order]
+    lines, gaps = B.T @ B, np.abs(np.gradient(nm)) if len(nm) > 1 else np.zeros(1)
+    widths = np.empty(len(nm))
+    for c, line in enumerate(lines):
+        above = line >= line[c] / 2
+        ends = []
+        for side in (1, -1):
+            last = c
+            while 0 <= last + side < len(nm) and above[last + side]:
+                last += side
+            beyond = last + side
+            if 0 <= beyond < len(nm):
+                share = (line[last] - line[c] / 2) / (line[last] - line[beyond])
+                ends.append(abs(nm[last] + share * (nm[beyond] - nm[last]) - nm[c]))
+        widths[c] = 2 * float(np.mean(ends)) if ends else np.ptp(nm)
+    found = np.empty(len(nm))
+    found[order] = np.maximum(widths, gaps)
+    return found
+
+
 def analyse(x: Tensor, basis: Tensor) -> Tensor:
     """z = B x: the coefficient images (..., K, H, W) of a cube (..., C, H, W)."""
     return torch.einsum("kc,...chw->...khw", basis.to(x), x)

@@ -17,7 +17,7 @@ from cassi.errors import InputError
 from cassi.files.layout import displaced_down, sheared_masks, shifts_and_mask
 from cassi.files.options import ReadOptions
 from cassi.files.scenes import read_scene
-from cassi.files.wavelength_files import parse_wavelengths
+from cassi.files.wavelength_files import parse_wavelengths, wavelength_source
 from cassi.optics.measurement import Measurement, as_transmission, check_arrays, for_kernels
 from cassi.optics.outliers import remove_impulses, remove_plateau
 from cassi.optics.protocol import Camera
@@ -48,7 +48,9 @@ def load(measurement: Array | Measurement | PathLike, mask: Array | PathLike | N
     scaled, note = as_transmission(m.mask)
     m = replace(m, mask=for_kernels(scaled), notes=m.notes if note is None else (*m.notes, note))
     wavelengths = as_wavelengths(settings.wavelengths, len(m.shifts))
-    m = m if wavelengths is None else replace(m, wavelengths=wavelengths)
+    if wavelengths is not None and settings.wavelengths is not None:
+        source = wavelength_source(settings.wavelengths if isinstance(settings.wavelengths, str) else "")
+        m = replace(m, wavelengths=wavelengths, origin={**m.origin, "wavelengths": source})
     stated = {name: as_numpy(getattr(settings, name)) for name in ("bad_pixels", "gain", "read_noise")}
     stated["bad_pixels"] = None if stated["bad_pixels"] is None else np.asarray(stated["bad_pixels"])
     m = replace(m, **{name: value for name, value in stated.items() if value is not None})
@@ -102,7 +104,7 @@ def _from_arrays(measurement: Array, mask: Array | None, settings: Settings) -> 
         raise InputError("the bands of the mask are displaced down the columns; transpose mask and measurement")
     shifts, mask_array = shifts_and_mask(mask_array, y_array.shape, stored, step, num_bands, "mask", notes)
     y = np.array(y_array, np.float32, order="C")
-    return Measurement(y=y, mask=mask_array, shifts=shifts, unit="as the measurement", notes=tuple(notes))
+    return Measurement(y=y, mask=mask_array, shifts=shifts, notes=tuple(notes))
 
 
 def _geometry(settings: Settings) -> tuple[np.ndarray | None, float | None, int | None]:

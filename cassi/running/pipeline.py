@@ -7,6 +7,7 @@
     outcomes = solve_frames(scene)               choose and solve                                cassi/choice
     result = assemble(scene, outcomes)           the cube, its residual, its camera              result.py
     result = divide_by_white(result)             where there is a white reference                white.py
+    result = as_wanted(result)                   turned, at other wavelengths                     result.py
     result = explain(result)                     what speaks against the result                  concerns.py
     write_result(path, result)                   the file                                        result.py
 
@@ -50,6 +51,7 @@ from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
 from cassi.choice.stages import Watch
 from cassi.errors import InputError, Note
+from cassi.files.views import parse_output_bands, resampling
 from cassi.kernels.caller import undisturbed
 from cassi.kernels.dispatch import pick_device
 from cassi.optics.detector import brightness
@@ -62,7 +64,7 @@ from cassi.priors.learned import DEFAULT, LearnedPrior
 from cassi.running.arguments import open_files, subtract_dark
 from cassi.running.concerns import measurement_concerns, result_concerns
 from cassi.running.progress import CAMERA, SIDE, WHITE, run_label
-from cassi.running.result import Finished, Reconstruction
+from cassi.running.result import Finished, Reconstruction, as_wanted
 from cassi.running.scene import Scene, prepare
 from cassi.running.white import check_white, read_board, reflectance, white_concerns
 from cassi.settings import PathLike, Progress, Settings
@@ -106,7 +108,7 @@ def reconstruct_measurement(
     result = assemble(m, (solve or solve_frames)(m, settings, listener, start), settings, start)
     if isinstance(settings.white, Measurement):  # `open_files` has read its file
         result = divide_by_white(result, settings.white, settings, listener)
-    return explain(result, listener)
+    return explain(as_wanted(result, settings, listener.inform), listener)
 
 
 def check(m: Measurement, settings: Settings, listener: Listener) -> Measurement:
@@ -123,6 +125,8 @@ def check(m: Measurement, settings: Settings, listener: Listener) -> Measurement
     if isinstance(settings.white, Measurement):
         check_white(m, settings.white)
         read_board(settings.white_reflectance)
+    if settings.output_bands is not None:
+        resampling(m.wavelengths, parse_output_bands(settings.output_bands))  # raises what is wrong with them
     return replace(with_concerns(m, measurement_concerns(m), listener), check=fits)
 
 
@@ -289,7 +293,7 @@ def finished(
     imprint: float | None = None,
 ) -> Finished:  # fmt: skip
     """What is known of a result, wherever its cube is kept."""
-    order = ("stopped", "max_iters", "converged")
+    order = ("stopped", "finished", "converged")
     return Finished(
         wavelengths=scene.wavelengths,
         history=tuple(record for one in outcomes for record in one.result.history),

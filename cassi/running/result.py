@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,10 @@ from cassi.choice.plan import Plan
 from cassi.errors import Note
 from cassi.files import write_cube
 from cassi.files.atomic import PathLike
+from cassi.files.views import outside_words, parse_output_bands, resample, resampling, turn
 from cassi.optics.measurement import MaskCheck, Measurement, any_bad
+from cassi.priors.spectral_basis import resolution, smooth_basis
+from cassi.settings import Settings
 from cassi.solvers.loop import ENDED, Record
 from cassi.version import PROGRAM
 
@@ -31,7 +34,7 @@ class Finished:
     Attributes:
         wavelengths: (C,) float64 [nm], or None where unknown.
         history: one Record an iteration; for a stack the frames' records one after the other, each from iteration 1.
-        status: "converged", "max_iters" or "stopped"; for a stack the least finished of its frames'.
+        status: "converged", "finished" or "stopped"; for a stack the least finished of its frames'.
         residual: |y - Phi x| / |y| over the good detector pixels, y less its black level.
         seconds: wall time of the computation.
         outcomes: what was chosen for each snapshot, and on what evidence.
@@ -44,6 +47,7 @@ class Finished:
             took the mask's place.
         check: whether snapshot and mask belong together, `verdict` in words (`cassi.optics.mask_match`); None where the
             camera has no mask.
+        turned: how cube and truth are turned against the detector, and in a file all pictures (`cassi.files.views`).
     """
 
     wavelengths: np.ndarray | None
@@ -58,6 +62,7 @@ class Finished:
     imprint: float | None = None
     measurement: Measurement | None = None
     check: MaskCheck | None = None
+    turned: str = "none"
 
     @property
     def choice(self) -> dict[str, Any]:
@@ -68,6 +73,18 @@ class Finished:
     def plan(self) -> Plan | None:
         """The plan of the (first) snapshot, for `reconstruct(plan=...)` of others like it; None from other solvers."""
         return self.outcomes[0].plan_alone or self.outcomes[0].plan
+
+    @property
+    def resolution(self) -> float | None:
+        """What the spectral basis of the (first) cube resolves [nm], median over bands; None where it is unknown."""
+        plan, m = self.outcomes[0].plan, self.measurement
+        nm = self.wavelengths if m is None else m.wavelengths  # the cube may be at others
+        if plan is None or nm is None or plan.vectors.shape[-1] != len(nm):
+            return None
+        bases = [plan.vectors]
+        if plan.is_learned and plan.learned is not None:
+            bases.append(smooth_basis(nm, plan.learned.size.components))
+        return min(float(np.median(resolution(basis, nm))) for basis in bases)
 
     @property
     def method(self) -> str:
@@ -113,6 +130,8 @@ class Finished:
             "shots": m.shots,
             "notes": list(m.notes),
             "shifts": [float(d) for d in m.shifts],
+            "origin": dict(m.origin) or None,
+            "num_bad_pixels": None if self.bad_pixels is None else int(self.bad_pixels.sum()),
         }  # fmt: skip
         return {
             "version": PROGRAM,
@@ -127,6 +146,8 @@ class Finished:
             "choice": self.choice,
             "parameters": dict(self.parameters),
             "imprint": self.imprint,
+            "resolution_nm": self.resolution,
+            "turned": None if self.turned == "none" else self.turned,
         }
 
 
@@ -172,11 +193,13 @@ class Reconstruction(Finished):
             "sensitivity": self.sensitivity,
             "camera_mask": None if self.camera is None or not self.camera.accepted else self.camera.mask,
         }
+        on_detector = {"measurement", "residual", "bad_pixels", "sensitivity", "camera_mask"}
+        turned = {name: turn(v, self.turned) for name, v in datasets.items() if name in on_detector and v is not None}
         return {
             "cube": _array(self.cube),
             "wavelengths": self.wavelengths,
             "history": self.history,
-            "datasets": {name: values for name, values in datasets.items() if values is not None},
+            "datasets": {name: values for name, values in (datasets | turned).items() if values is not None},
             "attributes": self.attributes(),
         }
 
@@ -224,6 +247,31 @@ def write_result(
     contents = result.contents()
     contents["attributes"] |= attributes or {}
     write_cube(path, **contents, overwrite=overwrite)
+
+
+def as_wanted(
+    result: Reconstruction, settings: Settings, inform: Callable[[str], None] = lambda text: None
+) -> Reconstruction:
+    """The result at the wavelengths, and turned, as the settings want it."""
+    m, nm = result.measurement, result.wavelengths
+    truth = None if m is None else m.cube
+    cube, spread, seen = result.cube, result.uncertainty, result.visibility
+    if settings.output_bands is not None:
+        wanted = parse_output_bands(settings.output_bands)
+        inside, weights = resampling(nm, wanted)
+        inform(outside_words(np.asarray(nm), wanted, inside, result.resolution))
+        cube, nm = resample(cube, weights), inside
+        truth = None if truth is None else resample(truth, weights)
+        spread = None if spread is None else resample(spread, weights, spread=True)
+        seen = None if seen is None else resample(seen, weights)
+    if (how := settings.turn_result) != "none":
+        cube = turn(cube, how)
+        truth = None if truth is None else turn(truth, how)
+        spread = None if spread is None else turn(spread, how)
+        seen = None if seen is None else turn(seen, how)
+        m = m if m is None or m.mean_band is None else replace(m, mean_band=turn(m.mean_band, how))
+    m = None if m is None else replace(m, cube=truth)
+    return replace(result, cube=cube, wavelengths=nm, uncertainty=spread, visibility=seen, measurement=m, turned=how)
 
 
 def _array(tensor: Tensor | None) -> np.ndarray | None:

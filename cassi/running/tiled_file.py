@@ -200,7 +200,7 @@ def tile_solver(
     def planned(a: Block, b: Tensor) -> Tensor:
         return repeat_stages(a, b, plan.problem(b, bright), plan.stages, Watch()).x.clamp_(min=0)
 
-    nothing = Result(y.new_zeros(()), (), "max_iters")
+    nothing = Result(y.new_zeros(()), (), "finished")
     return planned, Outcome(nothing, "subspace-tv", {}, plan, evidence)
 
 

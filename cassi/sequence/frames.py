@@ -31,7 +31,7 @@ from cassi.running.pipeline import (
     search_camera,
     with_scene_facts,
 )  # fmt: skip
-from cassi.running.result import Reconstruction
+from cassi.running.result import Reconstruction, as_wanted
 from cassi.running.scene import prepare
 from cassi.sequence.neighbors import SingleFrame, choose_common_plan, reconstruct_multi_frame, reconstruct_single_frame
 from cassi.settings import SEQUENCE, Settings
@@ -124,7 +124,8 @@ class InSequence:
             measurement=replace(window, check=None, notes=own.notes),
         )
         result = assemble(first, [with_scene_facts(outcome, first)], settings, start)
-        return explain(self._with_parameters(result, outcome.settings), listener)
+        result = as_wanted(self._with_parameters(result, outcome.settings), settings)
+        return explain(result, listener)
 
     def _with_parameters(self, result: Reconstruction, used: Mapping[str, object]) -> Reconstruction:
         stated = {} if self.camera is None else {"camera": self.camera}

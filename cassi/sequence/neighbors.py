@@ -129,7 +129,7 @@ def reconstruct_multi_frame(
     except FloatingPointError:  # a network may diverge on unusual input
         accepted = False
     state = new if accepted else state
-    result = Result(state.x.clamp(min=0), state.history, "stopped" if watch.over else "max_iters")
+    result = Result(state.x.clamp(min=0), state.history, "stopped" if watch.over else "finished")
     used = {"together": len(tracked), "error_alone": before.error, "error_together": after.error}
     return Outcome(result, "subspace-tv", used, replace(plan, stages=state.stages), stage_starts=state.stage_starts)
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from cassi.kernels.dispatch import kernels
 
-Status = Literal["converged", "max_iters", "stopped"]
-ENDED = {"max_iters": "did all its iterations", "converged": "converged", "stopped": "was stopped"}  # in words
+Status = Literal["converged", "finished", "stopped"]
+ENDED = {"finished": "finished", "converged": "converged", "stopped": "was stopped"}  # in words
 READ_EVERY = 16  # iterations between two transfers of residuals from a GPU
 
 
@@ -39,7 +39,7 @@ class Result:
     Attributes:
         x: the cube, (..., C, H, W).
         history: one Record per iteration.
-        status: "converged" (change fell below tol), "max_iters" or "stopped" (by the monitor).
+        status: "converged" (change fell below tol), "finished" (did all its iterations) or "stopped" (by the monitor).
     """
 
     x: Tensor
@@ -52,7 +52,7 @@ class Result:
         n = len(self.history)
         return {
             "converged": f"converged after {n} iterations",
-            "max_iters": f"did its {n} iterations",
+            "finished": f"did its {n} iterations",
             "stopped": f"was stopped after {n} iterations, by request or by the time budget",
         }[self.status]
 
@@ -80,7 +80,7 @@ class Loop:
         self._history: list[Record] = []
         self._pending: list[tuple[float, Tensor]] = []  # seconds and sums of squares (4, n), not transferred yet
         self._required: list[tuple[Tensor, str]] = []
-        self._status: Status = "max_iters"
+        self._status: Status = "finished"
         self._done = False
 
     def require(self, condition: Tensor, message: str) -> None:

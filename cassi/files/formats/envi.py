@@ -10,6 +10,7 @@ from cassi.files.container import Container, CubeContent, Entry, Selection, dama
 
 SIGNATURE = b"ENVI"
 DATA = ".img"
+MAX_STATED = 500  # letters of an attribute that the header, which people read, has
 
 
 def open_envi(path: Path) -> Container:
@@ -49,14 +50,15 @@ def open_envi(path: Path) -> Container:
 
 
 def write_envi(path: Path, content: CubeContent) -> None:
-    """Write cube, wavelengths and provenance: the header, and the data as .img beside it.
+    """Write cube, wavelengths and short provenance: the header, and the data as .img beside it.
 
     Raises:
         InputError: a stack of cubes, which ENVI cannot hold.
     """
     if content.cube.ndim != 3:
         raise InputError(f"{path.name}: ENVI holds one cube, got a stack {content.cube.shape}; write .h5")
-    metadata: dict[str, object] = {"description": one_line(content.attributes)}
+    stated = {name: value for name, value in content.attributes.items() if len(str(value)) <= MAX_STATED}
+    metadata: dict[str, object] = {"description": one_line(stated)}
     if content.wavelengths is not None:
         metadata |= {"wavelength": [repr(float(w)) for w in content.wavelengths], "wavelength units": "Nanometers"}
     image = np.moveaxis(content.cube, 0, -1)

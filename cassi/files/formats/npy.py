@@ -1,5 +1,6 @@
-"""Read .npy and .npz files; objects are never unpickled."""
+"""Read .npy and .npz files, and write .npz; objects are never pickled."""
 
+import json
 import zipfile
 from pathlib import Path
 from typing import IO
@@ -8,7 +9,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from cassi.errors import InputError, one_line
-from cassi.files.container import Container, Entry, Selection, damage_as_input_error
+from cassi.files.container import Container, CubeContent, Entry, Selection, damage_as_input_error
 
 
 def open_npy(path: Path) -> Container:
@@ -43,6 +44,14 @@ def open_npz(path: Path) -> Container:
         return values[picked]
 
     return Container(path, ".npz", tuple(entries), read)
+
+
+def write_npz(path: Path, content: CubeContent) -> None:
+    """Write everything, the attributes as one text in JSON."""
+    bands = {} if content.wavelengths is None else {"wavelengths": content.wavelengths}
+    arrays = {"cube": content.cube, **bands, **content.datasets}
+    with path.open("wb") as file:
+        np.savez_compressed(file, attributes=json.dumps(content.attributes), **arrays)  # type: ignore[arg-type]
 
 
 def _header(name: str, file: IO[bytes]) -> Entry:

@@ -1,0 +1,42 @@
+"""Write a result, or those in a folder, to another format; turned, or at other wavelengths, if asked to."""
+
+import argparse
+from pathlib import Path
+
+from tqdm import tqdm
+
+from cassi.cli.options import options_of
+from cassi.cli.places import check_written, inputs
+from cassi.cli.shell import say
+from cassi.cli.spectra import results_in
+from cassi.errors import InputError
+from cassi.files.formats.table import WRITERS
+from cassi.files.views import export_cube
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check every place, then write."""
+    files, target = results_in([args.result]), Path(args.output)
+    pairs = [(files[0], target)]
+    if Path(args.result).is_dir() or target.suffix.lower() not in WRITERS:
+        suffix = args.format or ""
+        if f".{suffix}" not in WRITERS:
+            raise InputError(
+                f"{target}: into a folder, say the format: --format {', '.join(sorted(one[1:] for one in WRITERS))}"
+            )
+        if not target.exists():
+            target.mkdir(parents=True)
+        pairs = [(file, target / f"{file.stem}.{suffix}") for file in files]
+    (option,) = (one for one in options_of("export") if one.name == "output")
+    taken = inputs([], args, files)
+    for _, place in pairs:
+        check_written({option: place}, taken, args.overwrite)
+    said = dict.fromkeys(
+        text
+        for file, place in tqdm(pairs, desc="export", unit="file", leave=False, disable=args.quiet or None, delay=1)
+        for text in export_cube(
+            file, place, turn_result=args.turn_result, output_bands=args.output_bands, overwrite=args.overwrite
+        )
+    )
+    say(args, "\n".join([*said, f"-> {pairs[0][1] if len(pairs) == 1 else f'{len(pairs)} files in {target}'}"]))
+    return 0

@@ -1,0 +1,63 @@
+"""Spectra of places and regions of results, as a table."""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cassi.cli.places import check_files
+from cassi.cli.shell import say
+from cassi.errors import InputError
+
+if TYPE_CHECKING:
+    from cassi.looking.regions import Region
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the spectra, or write them, and draw them if asked to."""
+    from cassi.files import replacing
+    from cassi.looking.regions import spectrum_of, table_of, write_spectra
+    from cassi.looking.report_data import read_report
+    from cassi.looking.spectrum_comparison import spectra_figure
+
+    files = results_in(args.results)
+    check_files("spectra", args, files)
+    regions = regions_of(args)
+    if not regions:
+        raise InputError("say where: --at ROW,COLUMN or --regions FILE, a .json saved by a report")
+    spectra = []
+    for file in files:
+        data = read_report(file, frame=args.frame)
+        for region in regions:
+            of = replace(region, name=f"{file.stem.removesuffix('_cube')}: {region.name}")
+            spectra.append(spectrum_of(data, of if len(files) > 1 else region))
+    if args.csv is not None:
+        write_spectra(args.csv, spectra, overwrite=args.overwrite)
+    if args.figure is not None:
+        with replacing(args.figure, args.overwrite) as temporary:
+            spectra_figure(spectra).savefig(temporary, dpi=150)
+    made = [str(name) for name in (args.csv, args.figure) if name is not None]
+    say(args, f"{len(spectra)} spectra -> {', '.join(made)}" if made else table_of(spectra).rstrip())
+    return 0
+
+
+def regions_of(args: argparse.Namespace) -> "list[Region]":
+    """The places and regions that are asked for."""
+    from cassi.looking.regions import Region, read_regions
+
+    return [Region.at(place) for place in args.at] + [one for name in args.regions for one in read_regions(name)]
+
+
+def results_in(names: list[str]) -> list[Path]:
+    """The files of results that are named, or lie in a folder that is."""
+    from cassi.files.frames import natural
+
+    found = [
+        file
+        for path in map(Path, names)
+        for file in (sorted(path.glob("*_cube.*"), key=natural) if path.is_dir() else [path])
+        if file.suffix != ".img"
+    ]
+    if not found:
+        raise InputError(f"{', '.join(names)}: no results in it, expected files such as NAME_cube.h5")
+    return found

@@ -1,0 +1,182 @@
+"""A cube as it is wanted: turned upright, at other wavelengths, in a file of another format."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from scipy.interpolate import CubicSpline
+from torch import Tensor
+
+from cassi.errors import InputError
+from cassi.files.atomic import PathLike
+from cassi.files.container import LETTERS
+from cassi.files.cubes import read_cube
+from cassi.files.opening import open_container
+from cassi.files.wavelength_files import parse_wavelengths
+from cassi.files.writing import write_cube
+
+TURNS = {  # of a picture, degrees clockwise, or upside down: transposed first, then rows and columns reversed
+    "none": (False, False, False),
+    "90": (True, False, True),
+    "180": (False, True, True),
+    "270": (True, True, False),
+    "flip": (False, True, False),
+}
+MAX_OUTPUT_BANDS = 2000
+
+Picture = TypeVar("Picture", np.ndarray, Tensor)
+
+
+def turn(picture: Picture, how: str) -> Picture:
+    """Turn pictures (..., H, W) by 90, 180 or 270 degrees clockwise, or "flip" them top to bottom.
+
+    Example:
+        >>> turn(np.array([[1, 2], [3, 4]]), "90").tolist()
+        [[3, 1], [4, 2]]
+    """
+    transposed, rows, columns = TURNS[how]
+    picture = picture.swapaxes(-1, -2) if transposed else picture
+    axes = tuple(axis for axis, reverse in ((-2, rows), (-1, columns)) if reverse)
+    return picture.flip(axes) if isinstance(picture, Tensor) else np.ascontiguousarray(np.flip(picture, axes))
+
+
+def turned_part(rows: slice, columns: slice, shape: tuple[int, int], how: str) -> tuple[slice, slice]:
+    """Where a part of a picture (H, W) lies once that is turned."""
+    transposed, *reverse = TURNS[how]
+    parts, sizes = ((columns, rows), shape[::-1]) if transposed else ((rows, columns), shape)
+    first, second = (
+        slice(n - part.stop, n - part.start) if back else part
+        for part, n, back in zip(parts, sizes, reverse, strict=True)
+    )
+    return first, second
+
+
+def parse_output_bands(given: str | Sequence[float] | np.ndarray) -> np.ndarray:
+    """The wavelengths (C,) [nm] of a cube that is asked for: "start:stop:step", or as `parse_wavelengths` reads them.
+
+    Raises:
+        InputError: no wavelengths, or more than 2000.
+
+    Example:
+        >>> parse_output_bands("500:520:5").tolist()
+        [500.0, 505.0, 510.0, 515.0, 520.0]
+    """
+    if not isinstance(given, str):
+        return np.asarray(given, dtype=np.float64).reshape(-1)
+    if given.count(":") != 2 or Path(given).exists():
+        found = parse_wavelengths(given, None)
+        if found is None:
+            raise InputError(f"output bands {given!r}: expected start:stop:step in nm, a list, a preset or a file")
+        return found
+    try:
+        start, stop, step = (float(part) for part in given.lower().removesuffix("nm").split(":"))
+        count = math.floor((stop - start) / step + 1e-9) + 1
+        if not 1 <= count <= MAX_OUTPUT_BANDS:
+            raise ValueError
+    except (ValueError, OverflowError, ZeroDivisionError):
+        what = f"expected start:stop:step in nm such as 450:650:5, of at most {MAX_OUTPUT_BANDS} bands"
+        raise InputError(f"output bands {given!r}: {what}") from None
+    return start + step * np.arange(count)
+
+
+def resampling(nm: np.ndarray | None, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of the `wanted` wavelengths those within the bands, (C',), and the weights W (C', C) that make a cube there of
+    one at wavelengths `nm` (C,): x'(lambda') = sum_c W x_c.
+
+    Spectra are the smoothest through the bands: natural cubic splines, which minimize int x''^2 d lambda.
+
+    Raises:
+        InputError: the bands have no wavelengths, are fewer than two, or none that is wanted lies within them.
+
+    Example:
+        >>> inside, W = resampling(np.array([500.0, 520, 540]), np.array([400.0, 520, 530]))
+        >>> inside.tolist(), W[0].round(9).tolist()
+        ([520.0, 530.0], [0.0, 1.0, 0.0])
+    """
+    if nm is None or len(nm) < 2:
+        raise InputError("a cube at other wavelengths needs those of its bands, two at least; give the wavelengths")
+    low, high = float(nm.min()), float(nm.max())
+    inside = wanted[(wanted >= low - 1e-6) & (wanted <= high + 1e-6)]
+    if not inside.size:
+        what = f"{wanted.min():g} to {wanted.max():g} nm" if wanted.size else "none"
+        raise InputError(f"the bands reach {low:g} to {high:g} nm, the wanted wavelengths {what}; choose some of these")
+    order = np.argsort(nm)
+    weights = CubicSpline(nm[order], np.eye(len(nm))[:, order].T, bc_type="natural")(inside)
+    return inside, np.asarray(weights)
+
+
+def outside_words(nm: np.ndarray, wanted: np.ndarray, inside: np.ndarray, resolution: float | None) -> str:
+    """What a cube at other wavelengths is, in a sentence."""
+    left = len(wanted) - len(inside)
+    lost = f"; {left} others lie outside of the bands, {nm.min():.0f} to {nm.max():.0f} nm" if left else ""
+    gap = float(np.median(np.abs(np.diff(nm))))
+    width = f"about {resolution:.0f} nm" if resolution else f"no less than the gap between bands, {gap:.0f} nm"
+    return (
+        f"the cube is interpolated to {len(inside)} wavelengths, {inside.min():g} to {inside.max():g} nm{lost}; it "
+        f"resolves {width}, however close they are"
+    )
+
+
+def resample(cube: Picture, weights: np.ndarray, *, spread: bool = False) -> Picture:
+    """The cube (..., C, H, W) at other wavelengths, (..., C', H, W); a standard deviation takes |W|, as the errors of
+    neighboring bands go together."""
+    W = np.abs(weights) if spread else weights
+    if isinstance(cube, Tensor):
+        return (cube.movedim(-3, -1) @ cube.new_tensor(W.T)).movedim(-1, -3).contiguous()
+    return np.ascontiguousarray(np.moveaxis(np.moveaxis(cube, -3, -1) @ W.T.astype(cube.dtype), -1, -3))
+
+
+def export_cube(
+    source: PathLike,
+    target: PathLike,
+    *,
+    turn_result: str = "none",
+    output_bands: str | Sequence[float] | None = None,
+    overwrite: bool = False,
+) -> list[str]:
+    """Write a result to another format, as the suffix of `target` says; returns what there is to say.
+
+    HDF5, NetCDF, .mat and .npz get everything that the result holds; TIFF and ENVI what `write_cube` writes of it.
+
+    Args:
+        source: file of a result.
+        target: see `write_cube`.
+        turn_result: "90", "180" or "270" degrees clockwise, or "flip": all pictures are turned.
+        output_bands: see `parse_output_bands`.
+
+    Raises:
+        InputError: a file without a cube, or wavelengths that it does not have.
+        OutputError: see `write_cube`.
+
+    Example:
+        >>> folder = tempfile.mkdtemp()
+        >>> path = cassi.files.write_cube(os.path.join(folder, "a.h5"), np.ones((3, 4, 5)), wavelengths=[450, 500, 550])
+        >>> export_cube(path, os.path.join(folder, "a.npz"), turn_result="90", output_bands="450:550:25")[0][:47]
+        'the cube is interpolated to 5 wavelengths, 450 '
+    """
+    container = open_container(Path(source))
+    cube, nm = read_cube(source)
+    datasets = {
+        entry.name: container.read(entry)
+        for entry in container.entries
+        if entry.dtype is not None and entry.name not in ("cube", "wavelengths") and "entry/" not in entry.name
+    }
+    attributes = {name: value for name, value in container.attributes.items() if not name.startswith("_")}
+    said = []
+    if output_bands is not None:
+        wanted = parse_output_bands(output_bands)
+        inside, weights = resampling(nm, wanted)
+        stated = attributes.get("resolution_nm")
+        said.append(outside_words(np.asarray(nm), wanted, inside, float(str(stated)) if stated else None))
+        cube, nm = resample(cube, weights), inside
+        for name in {"truth", "uncertainty", "visibility"} & set(datasets):
+            datasets[name] = resample(datasets[name], weights, spread=name == "uncertainty")
+    if turn_result != "none":
+        cube = turn(cube, turn_result)
+        pictures = {name for name in datasets if LETTERS.get(name, "")[-2:] == "HW"}
+        datasets |= {name: turn(datasets[name], turn_result) for name in pictures}
+        attributes["turned"] = ", ".join(filter(None, (str(attributes.get("turned", "")), turn_result)))
+    write_cube(target, cube, wavelengths=nm, datasets=datasets, attributes=attributes, overwrite=overwrite)
+    return said
