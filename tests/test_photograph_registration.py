@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from messages import refused
+from messages import refused, refuses
 from PIL import Image
 from scipy.ndimage import gaussian_filter
 
@@ -101,6 +101,20 @@ def test_files_that_cannot_be_used(tmp_path):
     Image.fromarray(9 * np.eye(20, dtype=np.uint8)).save(tmp_path / "grey.png")
     refused(write_side_picture, tmp_path / "two.png", np.ones((20, 20, 2)))
     assert isinstance(read_side_picture(tmp_path / "grey.png"), SidePicture)
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 2 2\n%%EndComments\n(any program)\n%%EOF\n"
+
+
+@pytest.mark.parametrize("suffix", [".png", ".jpg", ".tif", ".eps"])
+@pytest.mark.parametrize("kind", ["EPS", "BMP", "GIF", "PPM", "TGA"])
+def test_only_the_parsers_of_the_named_formats_see_a_picture(tmp_path, monkeypatch, suffix, kind):
+    """That of PostScript would start a program, which is in the file."""
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_, **__: pytest.fail("it was run"))
+    path = tmp_path / f"p{suffix}"
+    path.write_bytes(EPS) if kind == "EPS" else Image.new("L", (20, 20)).save(path, format=kind)
+    with refuses(hide=r"p\.\w+"):
+        read_side_picture(path)
 
 
 @pytest.mark.parametrize("coding", ["linear", "display", "camera"])

@@ -8,17 +8,23 @@ meaning of the arrays is decided in `reading.py`.
 import errno
 import math
 import os
+import threading
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from cassi.errors import InputError, one_line
+from cassi.files.atomic import stamp_of
 
-MAX_READ_BYTES = 8 * 2**30  # per call; multiplied by the environment variable CASSI_READ_LIMIT
+MAX_READ_BYTES = 8 * 2**30  # held at once; multiplied by the environment variable CASSI_READ_LIMIT
+SLACK = 2**26  # bytes that a stored piece may hold beyond what it is declared to
+MAX_INFLATION = 1032  # bytes that deflate makes of one, at most
 
 Selection = tuple[slice, ...]
 NO_DAMAGE = {  # what a drive says, by its number
@@ -46,6 +52,11 @@ class Entry:
     attributes: Mapping[str, object] = field(default_factory=dict)
     packed: np.dtype | None = None
     declares_missing: bool = False
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes that a number takes once it is read."""
+        return 1 if self.dtype is None else max(self.dtype.itemsize, 8 * self.declares_missing)
 
     def __str__(self) -> str:
         name = one_line(self.name, 80)  # any name must be printable
@@ -119,15 +130,59 @@ class Container:
         self.check_readable(entry)
         picked = tuple(slice(None) for _ in entry.shape) if selection is None else selection
         shape = tuple(len(range(*part.indices(n))) for part, n in zip(picked, entry.shape, strict=True))
-        size = math.prod(shape) * (entry.dtype.itemsize if entry.dtype else 1)
-        limit = MAX_READ_BYTES * float(os.environ.get("CASSI_READ_LIMIT", "1"))
-        if size > limit:
-            raise InputError(
-                f"{self.path}: '{entry.name}' {shape} takes {size / 2**30:.0f} GiB at once, more than "
-                f"{limit / 2**30:g} GiB; read fewer frames, or raise the environment variable CASSI_READ_LIMIT"
-            )
+        check_size(self.path, f"'{entry.name}' {shape}", math.prod(shape) * entry.itemsize, "read fewer frames")
         with damage_as_input_error(self.path, self.format):
             return self.reader(entry, picked)
+
+
+def covers(picked: Selection, shape: tuple[int, ...]) -> bool:
+    """Whether a selection is all of an array."""
+    return all(len(range(*part.indices(n))) == n for part, n in zip(picked, shape, strict=True))
+
+
+def read_once(read: Callable[[Path, str], np.ndarray], path: Path, name: str) -> np.ndarray:
+    """The whole array read(path, name), not to be changed; kept for the frames after it, of the last two arrays.
+
+    What is packed can be read from its beginning only.
+    """
+    with _READING:
+        return _kept(read, path, name, stamp_of(path))
+
+
+_READING = threading.Lock()
+
+
+@lru_cache(maxsize=2)  # of snapshots and their truth
+def _kept(read: Callable[[Path, str], np.ndarray], path: Path, name: str, stamp: tuple[int, ...]) -> np.ndarray:
+    return read(path, name)
+
+
+def check_size(path: Path, what: str, size: float, cure: str = "save it in parts or in HDF5") -> None:
+    """Raise InputError for more bytes than may be held at once, before they are."""
+    factor = os.environ.get("CASSI_READ_LIMIT", "1")
+    try:
+        limit = MAX_READ_BYTES * float(factor)
+        valid = limit > 0
+    except ValueError:
+        valid = False
+    if not valid:
+        raise InputError(f"the environment variable CASSI_READ_LIMIT must be a positive number, got {factor!r}")
+    if size > limit:
+        raise InputError(
+            f"{path}: {what} takes {size / 2**30:.1f} GiB at once, more than {limit / 2**30:g} GiB; {cure}, or "
+            "raise the environment variable CASSI_READ_LIMIT"
+        )
+
+
+def check_inflated(data: bytes, size: int) -> None:
+    """Raise ValueError if a deflated piece of a file holds clearly more than the `size` bytes that are declared."""
+    if MAX_INFLATION * len(data) <= size + SLACK:
+        return
+    stream, held = zlib.decompressobj(), 0
+    for start in range(0, len(data), SLACK // MAX_INFLATION):
+        held += len(stream.decompress(data[start : start + SLACK // MAX_INFLATION]))
+        if held > size + SLACK:
+            raise ValueError(f"more than {held} bytes where {size} are declared")
 
 
 @contextmanager

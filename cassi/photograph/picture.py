@@ -1,18 +1,23 @@
 """A photograph of the scene by a second camera, as given by the user, and its file."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from cassi.errors import InputError, one_line
+from cassi.errors import InputError
 from cassi.files.atomic import PathLike, check_readable, replacing
+from cassi.files.container import check_size, damage_as_input_error
+from cassi.files.formats.npy import open_npy
 from cassi.optics.srgb import encode_srgb
 
 # Peak and standard deviation of each channel [nm], typical for color filters on silicon.
 RGB = ((600.0, 32.0), (535.0, 38.0), (460.0, 30.0))
 MIN_SIDE = 16  # of the picture [pixel]
 MAX_CHANNELS = 16
+FORMATS = ("PNG", "JPEG", "TIFF")  # as Pillow names them
+TILE_TAGS = (322, 323)  # width and height of the tiles of a TIFF
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +92,7 @@ def read_side_picture(path: PathLike) -> SidePicture:
         InputError: the picture cannot be read.
     """
     path = check_readable(path)
-    values = np.load(path, allow_pickle=False) if path.suffix.lower() == ".npy" else _image(path)
+    values = _array(path) if path.suffix.lower() == ".npy" else _image(path)
     clip = float(np.iinfo(values.dtype).max) if values.dtype.kind in "iu" else None
     try:
         return SidePicture(values, linear=True if clip is None else None, clip=clip, source=path.name)
@@ -95,16 +100,26 @@ def read_side_picture(path: PathLike) -> SidePicture:
         raise InputError(f"{path}: {error}") from error
 
 
+def _array(path: Path) -> np.ndarray:
+    container = open_npy(path)
+    return container.read(container.entries[0])
+
+
 def _image(path: Path) -> np.ndarray:
-    from PIL import Image
+    """The pixels, by the parsers of `FORMATS` alone: others of Pillow start programs."""
+    from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(path) as file:
+        with damage_as_input_error(path, "a picture"), Image.open(path, formats=FORMATS) as file:
+            tile = [getattr(file, "tag_v2", {}).get(tag, 1) for tag in TILE_TAGS]
+            check_size(path, "the picture", 4 * len(file.getbands()) * max(math.prod(file.size), math.prod(tile)))
             if file.mode in ("P", "RGBA", "CMYK", "YCbCr"):
                 return np.asarray(file.convert("RGB"))
             return np.asarray(file.convert("L") if file.mode in ("1", "LA") else file)
-    except (OSError, Image.DecompressionBombError) as error:
-        raise InputError(f"{path}: cannot be read as a PNG, JPEG or TIFF picture ({one_line(error)})") from error
+    except InputError as error:
+        if isinstance(error.__cause__, UnidentifiedImageError):
+            raise InputError(f"{path}: cannot be read, expected a PNG, JPEG or TIFF picture, or .npy") from error
+        raise
 
 
 def write_side_picture(path: PathLike, picture: np.ndarray, *, overwrite: bool = False) -> None:

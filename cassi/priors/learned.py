@@ -248,9 +248,16 @@ def load_prior(source: PathLike = DEFAULT) -> LearnedPrior:
             size = {field: int(fields[field]) for field in asdict(Size())}
             if not all(int(field != "light") <= value <= MAX_SIZE for field, value in size.items()):
                 raise ValueError(f"sizes out of range: {size}")
-            prior = LearnedPrior(Size(**size)).float()
-            state = {key: file.get_tensor(key).float() for key in file.keys()}  # noqa: SIM118
-        prior.load_state_dict(state)
+            if 2 * size["blocks"] + size["deep_blocks"] + size["far_blocks"] > len(file.keys()):
+                raise ValueError(f"{len(file.keys())} tensors are too few for the sizes {size}")
+            with torch.device("meta"):  # takes no memory until the shapes are known to be those of the file
+                prior = LearnedPrior(Size(**size))
+            expected = {key: list(value.shape) for key, value in prior.state_dict().items()}
+            if expected != (stored := {key: file.get_slice(key).get_shape() for key in file.keys()}):  # noqa: SIM118
+                wrong = min(key for key in {*expected, *stored} if expected.get(key) != stored.get(key))
+                raise ValueError(f"'{wrong}' is {stored.get(wrong)}, expected {expected.get(wrong)}")
+            state = {key: file.get_tensor(key).float() for key in stored}
+        prior.load_state_dict(state, assign=True)
     except OSError as error:
         raise InputError(
             f"{name}: cannot be read ({one_line(error)}); give free, research or a file of scripts/train.py"

@@ -27,6 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cassi.photograph.picture import FORMATS
 from cassi.simulation.scene import procedural_scene
 from training.chance import Chance, standardised
 
@@ -323,7 +324,7 @@ def load_scenes(
 def _read_photograph(path: Path) -> np.ndarray:
     from PIL import Image
 
-    with Image.open(path) as file:
+    with Image.open(path, formats=FORMATS) as file:
         return np.ascontiguousarray(np.asarray(file.convert("RGB"))[2:-2, 2:-2].transpose(2, 0, 1))
 
 

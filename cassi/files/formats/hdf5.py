@@ -9,7 +9,17 @@ import numpy as np
 
 from cassi.errors import InputError, one_line
 from cassi.files.atomic import UNABLE, hdf5_target
-from cassi.files.container import LETTERS, Container, CubeContent, Entry, Selection, damage_as_input_error, valid_axes
+from cassi.files.container import (
+    LETTERS,
+    SLACK,
+    Container,
+    CubeContent,
+    Entry,
+    Selection,
+    damage_as_input_error,
+    valid_axes,
+)
+from cassi.files.formats.hdf5_filters import check_chunks, missing_filter
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 PACKED = ("scale_factor", "add_offset")
@@ -39,10 +49,11 @@ def open_hdf5(path: Path) -> Container:
         reverse = "MATLAB_class" in entry.attributes
         with open_file(path) as file:
             dataset = file[entry.name]
-            needed = _missing_filter(dataset)
+            needed, stored = missing_filter(dataset), picked[::-1] if reverse else picked
             try:
-                values = np.asarray(dataset[picked[::-1] if reverse else picked])
-            except OSError as error:
+                check_chunks(path, dataset, stored)
+                values = np.asarray(dataset[stored])
+            except (OSError, ValueError) as error:
                 if needed:
                     raise InputError(f"{path}: '{entry.name}' {needed}") from error
                 raise
@@ -70,12 +81,20 @@ def open_file(path: Path) -> h5py.File:
 
 
 def _attributes(node: h5py.HLObject) -> dict[str, object]:
-    """The attributes of a node that are numbers or text."""
+    """The attributes of a node that are numbers or text; ValueError where these take more memory than they may."""
     attributes: dict[str, object] = {}
+    held = 0
     for name in node.attrs:
-        value = node.attrs[name]
-        if isinstance(value, bytes):
-            value = value.decode(errors="replace")
+        stored = node.attrs.get_id(name)
+        if stored.dtype.kind == "O" and stored.shape:  # texts or references, which may all be one, stored once
+            continue
+        if stored.get_storage_size() <= SLACK:
+            value = node.attrs[name]
+            if isinstance(value, bytes):
+                value = value.decode(errors="replace")
+            held += len(value) if isinstance(value, str) else np.asarray(value).nbytes
+        if held > SLACK or stored.get_storage_size() > SLACK:
+            raise ValueError(f"the attributes up to '{one_line(name, 40)}' take more than {SLACK} bytes")
         if isinstance(value, str) or np.asarray(value).dtype.kind in "biufSU":
             attributes[str(name)] = value
     return attributes
@@ -139,20 +158,6 @@ def _numbers(name: str, value: object) -> np.ndarray:
     if not numbers.size:
         raise InputError(f"the attribute '{name}' must be a number, got {one_line(value, 40)!r}")
     return numbers
-
-
-def _missing_filter(dataset: h5py.Dataset) -> str:
-    """What is needed to unpack a dataset and is not installed, in words; empty if nothing is."""
-    plist = dataset.id.get_create_plist()
-    filters = [plist.get_filter(k) for k in range(plist.get_nfilters())]
-    cure = "save the file with gzip (h5repack -f GZIP=4)"
-    if not all(h5py.h5z.filter_avail(code) for code, *_ in filters):
-        try:
-            import hdf5plugin  # noqa: F401  its filters are there from now on
-        except ImportError:
-            cure = f"pip install 'cassi[formats]' brings the usual ones (hdf5plugin), or {cure}"
-    names = [f"{code} {name.decode(errors='replace')}" for code, *_, name in filters if not h5py.h5z.filter_avail(code)]
-    return f"is compressed by the HDF5 filter {', '.join(names)}, which is not installed; {cure}" if names else ""
 
 
 AXES = {"N": "frame", "C": "band", "H": "row", "W": "column"}

@@ -15,7 +15,18 @@ from pathlib import Path
 import numpy as np
 
 from cassi.errors import InputError
-from cassi.files.container import LETTERS, Container, CubeContent, Entry, Selection, damage_as_input_error, valid_axes
+from cassi.files.container import (
+    LETTERS,
+    Container,
+    CubeContent,
+    Entry,
+    Selection,
+    check_size,
+    covers,
+    damage_as_input_error,
+    read_once,
+    valid_axes,
+)
 
 MATRIX, COMPRESSED = 14, 15
 # Number types by their code in the file, and descriptions of the classes without plain numbers.
@@ -44,12 +55,20 @@ def open_matlab(path: Path) -> Container:
         entries = _variables(path)
 
     def read(entry: Entry, picked: Selection) -> np.ndarray:
-        from scipy.io import loadmat
-
-        values = loadmat(os.fspath(path), appendmat=False, variable_names=[entry.name])[entry.name]
-        return np.asarray(values, dtype=entry.dtype)[picked]
+        if covers(picked, entry.shape):
+            return np.asarray(_variable(path, entry.name), dtype=entry.dtype)
+        itemsize = entry.itemsize if entry.packed is None else entry.packed.itemsize
+        check_size(path, f"'{entry.name}' {entry.shape}, read whole in this format,", math.prod(entry.shape) * itemsize)
+        return np.array(read_once(_variable, path, entry.name)[picked], dtype=entry.dtype)
 
     return Container(path, "MATLAB v5", entries, read, bands_last=True)
+
+
+def _variable(path: Path, name: str) -> np.ndarray:
+    from scipy.io import loadmat
+
+    values: np.ndarray = loadmat(os.fspath(path), appendmat=False, variable_names=[name])[name]
+    return values
 
 
 def _variables(path: Path) -> tuple[Entry, ...]:

@@ -1,6 +1,9 @@
 """Read .npy and .npz files, and write .npz; objects are never pickled."""
 
 import json
+import math
+import os
+import struct
 import zipfile
 from pathlib import Path
 from typing import IO
@@ -9,13 +12,27 @@ import numpy as np
 from numpy.lib import format as npy
 
 from cassi.errors import InputError, one_line
-from cassi.files.container import Container, CubeContent, Entry, Selection, damage_as_input_error
+from cassi.files.container import (
+    Container,
+    CubeContent,
+    Entry,
+    Selection,
+    check_size,
+    covers,
+    damage_as_input_error,
+    read_once,
+)
+
+MAX_HEADER = 2**16  # bytes of a header: numpy reads any length before it looks at it
+PLAIN, DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
+LENGTHS_AT = 26  # bytes from the local header of a member: the lengths of its name and extra field (APPNOTE, 4.3.7)
+ENCRYPTED = 1  # flag
 
 
 def open_npy(path: Path) -> Container:
     """Open a .npy file as a `Container` with one entry named after the file, memory-mapped."""
     with damage_as_input_error(path, ".npy"), path.open("rb") as file:
-        entry = _header(path.stem, file)
+        entry, _ = _header(path.stem, file)
 
     def read(entry: Entry, picked: Selection) -> np.ndarray:
         return np.array(np.load(path, mmap_mode="r", allow_pickle=False)[picked])
@@ -24,14 +41,20 @@ def open_npy(path: Path) -> Container:
 
 
 def open_npz(path: Path) -> Container:
-    """Open a .npz file as a `Container`; only headers are read at first, data on demand."""
+    """Open a .npz file as a `Container`; only headers are read at first, data on demand.
+
+    A packed array is read whole, once for all its frames; one that is stored plain (`numpy.savez`) is memory-mapped.
+    """
     entries = []
     with damage_as_input_error(path, ".npz"), zipfile.ZipFile(path) as archive:
-        names = archive.namelist()
-        for name in names:
-            if name.endswith(".npy"):
-                with archive.open(name) as file:
-                    entries.append(_header(name.removesuffix(".npy"), file))
+        members = archive.infolist()
+        for member in members:
+            if member.filename.endswith(".npy"):
+                if member.compress_type not in (PLAIN, DEFLATED):
+                    raise InputError(f"{path}: '{member.filename}' is packed in a rare way; save with numpy.savez")
+                with archive.open(member) as file:
+                    entries.append(_header(member.filename.removesuffix(".npy"), file)[0])
+    names = [member.filename for member in members]
     if names and not entries:
         if any(name.endswith("data.pkl") for name in names):
             raise InputError(f"{path}: this is a PyTorch file; save its array with numpy.save")
@@ -39,9 +62,20 @@ def open_npz(path: Path) -> Container:
         raise InputError(f"{path}: this is a zip archive without arrays, of {shown} ...; unpack it first")
 
     def read(entry: Entry, picked: Selection) -> np.ndarray:
-        with zipfile.ZipFile(path) as archive, archive.open(entry.name + ".npy") as file:
-            values = npy.read_array(file, allow_pickle=False)
-        return values[picked]
+        name = entry.name + ".npy"
+        if covers(picked, entry.shape):
+            return _unpack(path, name)
+        with zipfile.ZipFile(path) as archive, path.open("rb") as file:
+            member = archive.getinfo(name)
+            if member.compress_type == PLAIN and not member.flag_bits & ENCRYPTED:
+                file.seek(member.header_offset + LENGTHS_AT)
+                file.seek(sum(struct.unpack("<HH", file.read(4))), os.SEEK_CUR)  # the member's name and extra field
+                stored, columns = _header(name, file)
+                order = "F" if columns else "C"
+                plain = np.memmap(file, stored.dtype or "u1", "r", file.tell(), stored.shape, order)  # type: ignore
+                return np.array(plain[picked])
+        check_size(path, f"'{entry.name}' {entry.shape}, which is packed,", math.prod(entry.shape) * entry.itemsize)
+        return np.array(read_once(_unpack, path, name)[picked])
 
     return Container(path, ".npz", tuple(entries), read)
 
@@ -54,14 +88,27 @@ def write_npz(path: Path, content: CubeContent) -> None:
         np.savez_compressed(file, attributes=json.dumps(content.attributes), **arrays)  # type: ignore[arg-type]
 
 
-def _header(name: str, file: IO[bytes]) -> Entry:
-    version = npy.read_magic(file)
-    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, _, dtype = read(file)
+def _unpack(path: Path, name: str) -> np.ndarray:
+    with zipfile.ZipFile(path) as archive, archive.open(name) as file:
+        values: np.ndarray = npy.read_array(file, allow_pickle=False)
+    return values
+
+
+def _header(name: str, file: IO[bytes]) -> tuple[Entry, bool]:
+    """The array that a header declares, and whether its first axis runs fastest; the file is then at its data."""
+    begin = file.tell()
+    major, minor = npy.read_magic(file)
+    size = struct.Struct("<H" if major == 1 else "<I")
+    if size.unpack(file.read(size.size))[0] > MAX_HEADER:
+        raise ValueError(f"the header of '{name}' has more than {MAX_HEADER} bytes")
+    file.seek(begin)
+    npy.read_magic(file)
+    read = npy.read_array_header_1_0 if (major, minor) == (1, 0) else npy.read_array_header_2_0
+    shape, columns, dtype = read(file)
     if any(n < 0 for n in shape):
         raise InputError(f"'{name}' declares a negative size {shape}")
     if dtype.hasobject:
-        return Entry(name, shape, None, problem="a pickled Python object, never loaded")
+        return Entry(name, shape, None, problem="a pickled Python object, never loaded"), columns
     if dtype.kind not in "biufc":
-        return Entry(name, shape, None, problem="text" if dtype.kind in "SU" else f"a table of {dtype}")
-    return Entry(name, shape, dtype)
+        return Entry(name, shape, None, problem="text" if dtype.kind in "SU" else f"a table of {dtype}"), columns
+    return Entry(name, shape, dtype), columns

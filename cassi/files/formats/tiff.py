@@ -1,6 +1,7 @@
 """Read TIFF stacks as counts, and write cubes as TIFF."""
 
 import logging
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -10,9 +11,21 @@ from typing import Any
 import numpy as np
 
 from cassi.errors import InputError, one_line
-from cassi.files.container import Container, CubeContent, Entry, Selection, damage_as_input_error, valid_axes
+from cassi.files.container import (
+    MAX_INFLATION,
+    SLACK,
+    Container,
+    CubeContent,
+    Entry,
+    Selection,
+    check_inflated,
+    check_size,
+    damage_as_input_error,
+    valid_axes,
+)
 
 KNOWN_COMPRESSION = {1, 5, 8, 32773, 32946}  # none, LZW, deflate (two codes), PackBits; others need rare codecs
+DEFLATED = {8, 32946}
 ALPHA = {1, 2}  # samples with the opacity of a pixel
 READING = ContextVar("READING", default=False)  # in this thread
 logging.getLogger("tifffile").addFilter(lambda record: not READING.get())
@@ -63,12 +76,19 @@ def open_tiff(path: Path) -> Container:
             pages = [page for one in tiff.series for page in one.pages]
             rank = len(entry.shape) - len(series.keyframe.shape)
             if np.prod(entry.shape[:rank], dtype=int) != len(pages):  # all in one page, as ImageJ may store them
+                if (start := series.dataoffset) is not None:
+                    stored = np.dtype(series.dtype).newbyteorder(tiff.byteorder)
+                    return np.array(np.memmap(path, stored, "r", start, entry.shape)[picked], dtype=entry.dtype)
+                check_size(path, f"'{entry.name}' {entry.shape}, in one page,", math.prod(entry.shape) * entry.itemsize)
+                _check_segments(series.keyframe, math.prod(entry.shape) * entry.itemsize)
                 return np.asarray(series.asarray()).reshape(entry.shape)[picked]
             numbers = np.arange(len(pages)).reshape(entry.shape[:rank])[picked[:rank]]
             # the pages may have lost an axis of length 1: tifffile writes an image of one column as a row
             out = np.empty((numbers.size, *series.keyframe.shape), dtype=entry.dtype)
             for values, number in zip(out, numbers.reshape(-1), strict=True):
-                values[...] = pages[int(number)].asarray()
+                page = pages[int(number)]
+                _check_segments(page, values.nbytes)
+                values[...] = page.asarray()
         return out.reshape(*numbers.shape, *entry.shape[rank:])[(slice(None),) * rank + picked[rank:]]
 
     return Container(path, "TIFF", tuple(entries), read)
@@ -104,6 +124,26 @@ def _check(path: Path, page: Any) -> None:
         raise InputError(f"{path}: a color TIFF; a snapshot has no colors, save grey")
     if orientation != 1:
         raise InputError(f"{path}: a rotated TIFF (orientation {orientation}); save it upright")
+
+
+def _check_segments(page: Any, size: int) -> None:
+    """Raise ValueError if a strip or tile of a page of this size holds clearly more than is declared.
+
+    Without imagecodecs, tifffile unpacks all that a stream holds. PackBits makes at most 64 bytes of one, and a packed
+    strip may not be larger than what it holds.
+    """
+    page = page.aspage()
+    piece = math.prod(page.chunks) * page.dtype.itemsize
+    if piece > size + SLACK:
+        raise ValueError(f"tiles or strips {page.chunks} of a page {page.shape}")
+    if page.compression == 1:
+        return
+    for start, stored in zip(page.dataoffsets, page.databytecounts, strict=False):
+        if stored > piece + piece // 8 + 2**16:
+            raise ValueError(f"a strip of {piece} bytes takes {stored} bytes in the file")
+        if page.compression in DEFLATED and MAX_INFLATION * stored > piece + SLACK:
+            page.parent.filehandle.seek(start)
+            check_inflated(page.parent.filehandle.read(stored), piece)
 
 
 def write_tiff(path: Path, content: CubeContent) -> None:

@@ -1,0 +1,312 @@
+"""Small files that unpack to much: each is refused in words, before the memory is taken.
+
+The files declare a snapshot of 11 kB and hold 600 MiB; `SLACK` and the limit, lowered here, allow a quarter of that.
+"""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import zipfile
+import zlib
+
+import h5py
+import numpy as np
+import pytest
+import scipy.io
+import tifffile
+from messages import refuses
+from PIL import Image
+
+from cassi.files import InputError, open_container, read_measurement
+from cassi.files.container import SLACK, check_inflated
+from cassi.files.formats import matlab as matlab_module, npy
+from cassi.files.formats.hdf5_filters import unpacked_size
+
+pytestmark = [
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is measured by /proc"),
+    pytest.mark.long,
+]
+LIMIT = 1 / 64  # of 8 GiB
+HELD = 600 * 2**20  # bytes
+MOST = (SLACK + 2**33 * LIMIT + 40 * 2**20) / 2**20  # MiB of memory
+SHAPE = (48, 58)
+MASK = (np.random.default_rng(0).random((48, 48)) > 0.5).astype(np.float32)
+
+
+def deflated(size=HELD, wrapped=True):
+    """Zeros, so many bytes."""
+    pack = zlib.compressobj(9, zlib.DEFLATED, -15)
+    block = pack.compress(bytes(2**20)) + pack.flush(zlib.Z_FULL_FLUSH)
+    blocks = block * (size >> 20) + b"\3\0"
+    return b"\x78\x9c" + blocks + struct.pack(">I", (size % 65521) << 16 | 1) if wrapped else blocks
+
+
+def hdf5(path, data, filters, *, shape=SHAPE, chunk=None, most=None):
+    with h5py.File(path, "w") as file:
+        file["mask"] = MASK
+        plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        plan.set_chunk(chunk or shape)
+        for code, values in filters:
+            plan.set_filter(code, h5py.h5z.FLAG_OPTIONAL, values)
+        space = h5py.h5s.create_simple(shape, most or shape)
+        dataset = h5py.h5d.create(file.id, b"measurement", h5py.h5t.IEEE_F32LE, space, plan)
+        dataset.write_direct_chunk((0, 0), data)
+
+
+def packed_by(name):
+    """A chunk that a filter of hdf5plugin made of another array, where a small one is declared."""
+
+    def write(path):
+        plugin = pytest.importorskip("hdf5plugin")
+        with h5py.File(path, "w") as file:
+            whole = (HELD // 4 // 4096, 4096)
+            zeros = file.create_dataset("all", whole, "f4", chunks=whole, **getattr(plugin, name)())
+            zeros[:] = 0
+            data = zeros.id.read_direct_chunk((0, 0))[1]
+            plan = zeros.id.get_create_plist()
+            code, _, values, _ = plan.get_filter(0)
+        hdf5(path, data, [(code, (*values[:3], SHAPE[0] * SHAPE[1] * 4, *values[4:]))])
+
+    return write
+
+
+def tiff(path, data, compression, **more):
+    width, length = more.pop("tile", (0, 0))
+    places = {324: len(data), 322: width, 323: length} if width else {279: len(data), 278: 48}
+    tags = {256: 58, 257: 48, 258: 16, 259: compression, 262: 1, 277: 1, **places, 324 if width else 273: None}
+    if width:
+        tags[325] = len(data)
+    start = 8 + 2 + 12 * len(tags) + 4
+    rows = [struct.pack("<HHII", tag, 4, 1, start if n is None else n) for tag, n in sorted(tags.items())]
+    path.write_bytes(struct.pack("<2sHIH", b"II", 42, 8, len(rows)) + b"".join(rows) + bytes(4) + data)
+
+
+def npz(path, head, method=zipfile.ZIP_DEFLATED, size=HELD):
+    with zipfile.ZipFile(path, "w", method) as archive:
+        with archive.open("mask.npy", "w") as file:
+            np.lib.format.write_array(file, MASK)
+        with archive.open("measurement.npy", "w", force_zip64=True) as file:
+            head(file)
+            for _ in range(size >> 20):
+                file.write(bytes(2**20))
+
+
+def stack_header(file):
+    shape = (HELD // (48 * 58 * 4), *SHAPE)
+    np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+
+
+def long_header(file):
+    file.write(b"\x93NUMPY\2\0" + struct.pack("<I", HELD))
+
+
+def matlab(path):
+    scipy.io.savemat(path, {"meas": np.zeros((58, 48, HELD // (48 * 58 * 8))), "mask": MASK}, do_compression=True)
+
+
+def weights(path):
+    size = {"components": 12, "stages": 4, "memory": 8, "width": 1024, "blocks": 10, "deep_width": 96}
+    size |= {"deep_blocks": 4, "far_width": 128, "far_blocks": 3, "light": 0, "turns": 1}
+    head = json.dumps({"__metadata__": {name: str(value) for name, value in size.items()}}).encode()
+    path.write_bytes(struct.pack("<Q", len(head)) + head)
+
+
+def wide_weights(path):
+    """As many tensors as the sizes ask for, all empty."""
+    size = {"components": 12, "stages": 4, "memory": 8, "width": 4096, "blocks": 1, "deep_width": 4096}
+    size |= {"deep_blocks": 2, "far_width": 4096, "far_blocks": 1, "light": 0, "turns": 1}
+    names = [f"net.{k}" for k in range(60)]
+    head = {"__metadata__": {name: str(value) for name, value in size.items()}}
+    head |= {name: {"dtype": "F16", "shape": [0], "data_offsets": [0, 0]} for name in names}
+    text = json.dumps(head).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text)
+
+
+def sparse_npy(path):
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (12288, 12288)})
+        file.truncate(file.tell() + 4 * 12288**2)
+
+
+def one_text_of_many_attributes(path):
+    """A text of 8 MB that 120 attributes refer to."""
+    long, short, count = 8_000_001, 777, 120
+    with h5py.File(path, "w") as file:
+        file["mask"], file["measurement"] = MASK, np.ones(SHAPE, np.float32)
+        file.attrs["long"] = "x" * long
+        for k in range(count):
+            file.attrs[f"short {k}"] = "y" * short
+    whole = path.read_bytes()
+    at = whole.index(struct.pack("<I", long))
+    place = whole[at : at + 16]
+    pieces = whole.split(struct.pack("<I", short))
+    assert len(pieces) > count
+    path.write_bytes(pieces[0] + b"".join(place + piece[12:] for piece in pieces[1:]))
+
+
+def png(path):
+    Image.new("L", (20_000, 8_000)).save(path)
+
+
+BOMBS = {
+    "deflated.h5": lambda p: hdf5(p, deflated(), [(1, (9,))]),
+    "deflated twice.h5": lambda p: hdf5(p, zlib.compress(deflated()), [(1, (9,)), (1, (9,))]),
+    "twice with a shuffle.h5": lambda p: hdf5(p, zlib.compress(deflated()), [(1, (9,)), (2, (4,)), (1, (9,))]),
+    "chunk above its array.h5": lambda p: hdf5(
+        p, deflated(), [(1, (9,))], chunk=(HELD // 4 // 4096, 4096), most=(h5py.h5s.UNLIMITED,) * 2
+    ),
+    "a rare filter.h5": lambda p: hdf5(p, bytes(40), [(32013, ())]),
+    "array, deflated.h5": lambda p: hdf5(p, deflated(), [(1, (9,))], shape=(512, 512)),
+    "array.png": png,
+    **{f"{name}.h5": packed_by(name) for name in ("Blosc", "Blosc2", "Bitshuffle", "LZ4", "Zstd")},
+    "attributes.h5": one_text_of_many_attributes,
+    "deflated.tif": lambda p: tiff(p, deflated(), 8),
+    "deflated, the other code.tif": lambda p: tiff(p, deflated(), 32946),
+    "packbits.tif": lambda p: tiff(p, b"\x81\0" * (HELD // 128), 32773),
+    "a tile above its page.tif": lambda p: tiff(p, deflated(), 8, tile=(16384, 16384)),
+    "a stack.npz": lambda p: npz(p, stack_header),
+    "a header.npz": lambda p: npz(p, long_header),
+    "rare.npz": lambda p: npz(p, stack_header, zipfile.ZIP_BZIP2, size=2**24),
+    "a header.npy": lambda p: p.write_bytes(b"\x93NUMPY\2\0" + struct.pack("<I", HELD) + b" " * 2**20),
+    "a stack.mat": matlab,
+    "picture of numbers.npy": sparse_npy,
+    "picture.png": png,
+    "picture in tiles.tif": lambda p: tiff(p, deflated(), 8, tile=(16384, 16384)),
+    "prior.safetensors": weights,
+    "prior, wide.safetensors": wide_weights,
+}
+READ = """if True:
+    import json, sys, warnings
+    import numpy as np, torch
+    if sys.argv[1] == "bare":
+        sys.modules["imagecodecs"] = None
+    from cassi.files import open_container, read_measurement, InputError
+    from cassi.photograph.picture import read_side_picture
+    from cassi.priors.learned import load_prior
+    warnings.simplefilter("ignore")
+    load_prior(), read_side_picture(sys.argv[2])
+    mask, found = np.load(sys.argv[3]), {}
+    def most():
+        return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) // 1024
+    def whole(path):
+        container = open_container(path)
+        container.read(container.entries[-1])
+    for path in sys.argv[4:]:
+        name = path.rpartition("/")[2]
+        frames = {"frames": 0} if "stack" in name else {}
+        named = {"picture": read_side_picture, "prior": load_prior, "array": whole}
+        read = next((reader for word, reader in named.items() if name.startswith(word)), None)
+        open("/proc/self/clear_refs", "w").write("5")
+        before, said = most(), ""
+        try:
+            read(path) if read else read_measurement(path, mask=mask, **frames)
+        except InputError as error:
+            said = str(error)
+        found[name] = most() - before, said
+    print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module", params=["as installed", "bare"])
+def found(request, tmp_path_factory):
+    """MiB that were taken for each file, and what was said of it."""
+    folder = tmp_path_factory.mktemp("bombs")
+    Image.fromarray((MASK * 255).astype(np.uint8)).save(folder / "side.png")
+    np.save(folder / "m.npy", MASK)
+    for name, write in BOMBS.items():
+        write(folder / name)
+        assert (folder / name).stat().st_size < 2**24 or name == "picture of numbers.npy", name
+    paths = [folder / name for name in BOMBS]
+    environment = {**os.environ, "CASSI_READ_LIMIT": str(LIMIT)}
+    command = [sys.executable, "-c", READ, request.param, folder / "side.png", folder / "m.npy", *paths]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_is_refused_before_it_takes_memory(found, name):
+    taken, said = found[name]
+    assert said and taken < MOST, (taken, said)
+
+
+FILTERS = {
+    "gzip": {"compression": "gzip", "shuffle": True, "fletcher32": True}, "lzf": {"compression": "lzf"},
+    "szip": {"compression": "szip"}, "scale and offset": {"scaleoffset": 0},
+    "Blosc": {"cname": "zstd"}, "Blosc2": {"cname": "lz4"}, "Bitshuffle": {"cname": "zstd"}, "LZ4": {}, "Zstd": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.parametrize("shape", [(3, 40, 50), (1, 2000, 1500)])
+def test_headers_state_what_filters_unpack(tmp_path, name, shape):
+    """All that laboratories use is read; the size that a header states is that of the array."""
+    options = FILTERS[name]
+    if name[0].isupper():
+        options = getattr(pytest.importorskip("hdf5plugin"), name)(**options)
+    values = np.random.default_rng(0).integers(0, 9, shape).astype(np.int32)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        dataset = file.create_dataset("a", data=values, chunks=(1, *shape[1:]), **options)
+        code, _, parameters, _ = dataset.id.get_create_plist().get_filter(0)
+        if name not in ("gzip", "lzf"):
+            data = dataset.id.read_direct_chunk((0, 0, 0))[1]
+            assert unpacked_size(code, parameters, data) in range(values[0].nbytes, 2 * values[0].nbytes)
+    container = open_container(tmp_path / "a.h5")
+    assert np.array_equal(container.read(container.entries[0]), values)
+
+
+@pytest.mark.parametrize("name", ["packed.npz", "v5.mat"])
+def test_frames_of_what_is_packed_are_read_once(tmp_path, monkeypatch, name):
+    frames = np.random.default_rng(0).random((5, *SHAPE)).astype(np.float32)
+    if name == "v5.mat":
+        scipy.io.savemat(tmp_path / name, {"meas": frames.transpose(1, 2, 0), "mask": MASK}, do_compression=True)
+    else:
+        np.savez_compressed(tmp_path / name, measurement=frames, mask=MASK)
+    module, function = (matlab_module, "_variable") if name == "v5.mat" else (npy, "_unpack")
+    real, read = getattr(module, function), []
+    monkeypatch.setattr(module, function, lambda path, entry: read.append(entry) or real(path, entry))
+    for k in (0, 3, 1, 4):
+        y = read_measurement(tmp_path / name, frames=k).y
+        assert np.array_equal(y, frames[k])
+        y += 1  # is no part of what is kept
+    assert sum(not entry.startswith("mask") for entry in read) == 1
+    again = np.stack([frames[0] + 1] * 2)
+    np.savez_compressed(tmp_path / "packed.npz", measurement=again, mask=MASK)
+    assert np.array_equal(read_measurement(tmp_path / "packed.npz", frames=0).y, again[0])
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_frames_of_a_plain_npz_are_read_alone(tmp_path, monkeypatch, order):
+    frames = np.asarray(np.random.default_rng(0).random((5, *SHAPE)), dtype=">f4", order=order)
+    np.savez(tmp_path / "a.npz", mask=MASK, measurement=frames)
+    monkeypatch.setattr("cassi.files.container.MAX_READ_BYTES", 2 * frames[0].nbytes)
+    assert np.array_equal(read_measurement(tmp_path / "a.npz", frames=3).y, frames[3])
+    with pytest.raises(InputError):
+        read_measurement(tmp_path / "a.npz")
+
+
+def test_frames_of_one_page_are_read_alone(tmp_path, monkeypatch):
+    """As ImageJ may write a stack."""
+    frames = np.random.default_rng(0).integers(0, 4000, (6, *SHAPE), dtype=np.uint16)
+    tifffile.imwrite(tmp_path / "a.tif", frames, imagej=True)
+    monkeypatch.setattr("cassi.files.container.MAX_READ_BYTES", 2 * frames[0].nbytes)
+    y = read_measurement(tmp_path / "a.tif", mask=MASK, frames=4).y
+    np.testing.assert_allclose(y * 4095, frames[4], rtol=1e-6)
+
+
+def test_what_is_deflated_is_counted():
+    for size in (0, 2**20, 3 * SLACK):
+        check_inflated(deflated(size), size)
+        check_inflated(deflated(size), max(0, size - SLACK))
+    with pytest.raises(ValueError, match="declared"):
+        check_inflated(deflated(3 * SLACK), SLACK)
+
+
+@pytest.mark.parametrize("limit", ["x", "", "nan", "-1", "0", "1,5"])
+def test_a_limit_that_is_none(tmp_path, monkeypatch, limit):
+    np.save(tmp_path / "a.npy", np.zeros(SHAPE))
+    monkeypatch.setenv("CASSI_READ_LIMIT", limit)
+    with refuses():
+        read_measurement(tmp_path / "a.npy", mask=MASK)
