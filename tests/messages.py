@@ -27,7 +27,7 @@ from cassi import InputError
 
 GOLDEN = Path(__file__).with_name("messages.txt")
 NUMBER = re.compile(r"[-+]?\d+\.\d+(?:e[-+]?\d+)?")
-STEP = re.compile(r"step \d+ of \d+: ")  # progress, no message
+STEP = re.compile(r"step \d+ of \d+: |.*: \d+%, .* so far, about")  # progress, no message
 Errors = type[Exception] | tuple[type[Exception], ...]
 Entries = dict[str, dict[str, list[str]]]  # of a test function, of its parameters "[...]" or "": messages in order
 

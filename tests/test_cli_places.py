@@ -1,6 +1,7 @@
 """What `cassi reconstruct` refuses before it reads or computes anything: files in each other's place, idle options."""
 
 import shutil
+import sys
 from pathlib import Path
 
 import h5py
@@ -137,3 +138,31 @@ def test_the_result_is_there_whatever_becomes_of_the_camera(bench, capsys, monke
     monkeypatch.setattr(FoundCamera, "save", full)
     check_refusal(capsys, run(bench, "--solver", "gap-tv", "--iterations", 2, "--save-camera", "c.h5"))
     assert h5py.is_hdf5(bench / "m_cube.h5")
+
+
+def test_what_the_end_needs_is_there_before_the_work(tmp_path, monkeypatch, capsys):
+    """Packages, folders and rights of all commands; nothing is read or computed, and nothing is left."""
+    for name in ("spectral", "spectral.io", "spectral.io.envi", "distributed"):
+        monkeypatch.setitem(sys.modules, name, None)  # not installed
+    for work in ("cassi.cli.reconstruct.reconstruct_measurement", "cassi.cli.many.find_with_settings"):
+        monkeypatch.setattr(work, lambda *_, **__: pytest.fail("it was computed"))
+    assert main(["simulate", "--size", "32", "--num-bands", "4", "--output", str(tmp_path / "m.h5"), "--quiet"]) == 0
+    (tmp_path / "file").write_text("no folder")
+    (tmp_path / "out").mkdir()
+    m, inside = str(tmp_path / "m.h5"), str(tmp_path / "file" / "x")
+    for words in (
+        ["reconstruct", m, "--output", str(tmp_path / "c.hdr")],
+        ["reconstruct", m, "--output", str(tmp_path / "out"), "--cluster", "local:2"],
+        ["reconstruct", m, "--output", str(tmp_path / "c.h5"), "--figures", inside],
+        ["reconstruct", m, "--output", str(tmp_path / "c.mat"), "--tile", "64"],
+        ["reconstruct", m, str(shutil.copy(m, tmp_path / "n.h5")), "--output", inside],
+        ["calibrate", "refine", "--measurement", m, "--output", str(tmp_path / "camera.h5"), "--figures", inside],
+        ["design", "--output", inside],
+        ["simulate", "--bench", inside],
+        ["export", m, inside, "--format", "h5"],
+        ["spectra", m, "--at", "3,3", "--csv", str(tmp_path / "none" / "s.csv")],
+    ):
+        check_refusal(capsys, main(words))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "m.h5", "n.h5", "out"] and not list(
+        (tmp_path / "out").iterdir()
+    )

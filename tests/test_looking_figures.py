@@ -371,6 +371,7 @@ def test_formats_and_resolution(tmp_path):
 
     paths = figures.save_figures(figure := drawn(), tmp_path, formats=("png", "pdf", "svg"), dpi=50)
     assert [path.name for path in paths] == ["a.png", "a.pdf", "a.svg"]
+    assert b"/FontFile2" in (pdf := paths[1].read_bytes()) and b"/Type3" not in pdf, "fonts that publishers take"
     assert [path.read_bytes()[:4] for path in paths[1:]] == [b"%PDF", b"<?xm"]
     wide = Image.open(paths[0]).size[0]
     (again,) = figures.save_figures(figure, tmp_path, dpi=100)

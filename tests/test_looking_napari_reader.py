@@ -24,8 +24,11 @@ def test_a_result_is_two_layers_on_an_axis_in_nm(tmp_path):
 
 def test_uneven_bands_are_listed_and_what_holds_no_cube_is_left_to_others(tmp_path):
     path = str(write_cube(tmp_path / "c.h5", CUBE, wavelengths=[450, 470, 550]))
-    ((_, how, _),) = reader_of(path)(path)
+    (_, how, _), (corners, label, kind) = reader_of(path)(path)
     assert "scale" not in how and how["metadata"]["wavelengths_nm"] == [450, 470, 550]
+    assert kind == "points" and corners.tolist() == [[0, 0, 0], [1, 0, 0], [2, 0, 0]], "one on each band"
+    named = [label["text"]["string"].format(nm=nm) for nm in label["features"]["nm"]]
+    assert named == ["450.0 nm", "470.0 nm", "550.0 nm"]
     other, mask = tmp_path / "a.tif", write_h5(tmp_path / "m.h5", mask=np.ones((3, 3)))
     other.write_bytes(b"nothing")
     assert [reader_of(one) for one in (str(mask), str(other), [str(other)])] == [None] * 3

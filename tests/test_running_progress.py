@@ -119,3 +119,40 @@ def test_the_program_counts_all_its_steps(tmp_path, capsys, monkeypatch):
     assert main([*argv, "--overwrite", "--figures", "none", "--quiet"]) == 0
     captured = capsys.readouterr()
     assert captured.out == "" and "step" not in captured.err
+
+
+def test_a_log_says_how_long_the_rest_takes(monkeypatch, capsys):
+    """A line as a step begins, then one every ten seconds; none once it is done."""
+    clock = iter(range(0, 1000, 4))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(clock)))
+    with StepBar(["fit", "judge"]) as bar:
+        for step in ("fit", "judge"):
+            for k in range(8):
+                bar(step, k / 8)
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "step 1 of 2: fit" and "step 2 of 2: judge" in said
+    between = [line for line in said if line.startswith("fit: ")]
+    assert between == ["fit: 38%, 00:12 so far, about 00:20 left", "fit: 75%, 00:24 so far, about 00:08 left"]
+    with StepBar(["fit"], shown=False) as bar:
+        bar("fit", 0.5)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_camera_is_refined_in_steps_that_grow(monkeypatch):
+    """Frames of one stack have one name: each is a step of its own."""
+    from cassi.calibration import refined_camera
+    from cassi.calibration.camera_as_found import FoundCamera
+
+    def find(*measurements, report, **how):
+        for share in (0.0, 0.5, 1.0):
+            report(share)
+        return FoundCamera.as_given(measurements[0])
+
+    monkeypatch.setattr(refined_camera, "find_camera", find)
+    monkeypatch.setattr(refined_camera, "predictions", lambda *given, **how: 0.1)
+    captures = [Measurement(Y.numpy(), MASK.numpy(), tuple(range(C)), source="stack.h5")] * 3
+    told = Told()
+    refined_camera.calibrate_from_captures(captures, progress=told)
+    steps = refined_camera.fit_steps(["stack.h5"] * 3)
+    assert list(told.steps) == steps and len(set(steps)) == 5
+    assert len(refined_camera.fit_steps(["a"])) == 2

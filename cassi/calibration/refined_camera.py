@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +16,7 @@ from cassi.errors import InputError
 from cassi.kernels.caller import undisturbed
 from cassi.optics.measurement import Measurement, check_camera, no_scene_reason
 from cassi.priors.learned import DEFAULT, LearnedPrior
-from cassi.settings import PathLike
+from cassi.settings import PathLike, Progress
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,13 +80,19 @@ QUANTITIES: dict[str, Callable[[FoundCamera], float]] = {
 
 
 @undisturbed
+def fit_steps(names: Sequence[str]) -> list[str]:
+    """The steps of `calibrate_from_captures` on captures of these names."""
+    alone = [f"fit to capture {k} alone, {name}" for k, name in enumerate(names, 1)] if len(names) > 1 else []
+    return ["fit to all captures", *alone, "compare on held-out pixels"]
+
+
 def calibrate_from_captures(
     measurements: Sequence[Measurement],
     *,
     black_level: float | None = None,
     seed: int = 0,
     weights: PathLike | LearnedPrior | None = DEFAULT,
-    steps: Callable[[Sequence[Callable[[], FoundCamera]]], Sequence[FoundCamera]] | None = None,
+    progress: Progress = lambda step, share: None,
 ) -> RefinedCamera:
     """Calibrate a camera from captures of different scenes: one camera fitted to all, and one to each for comparison.
 
@@ -95,7 +103,7 @@ def calibrate_from_captures(
     Args:
         measurements: 1 to 20 of one camera and one region of its detector, with its mask and shifts as believed.
         black_level, seed, weights: as for `find_camera`.
-        steps: runs the fits one after the other, to show progress.
+        progress: called with the name of each of the `fit_steps` and the share of it that is done.
 
     Returns:
         The `RefinedCamera`; its `together.save("camera.h5")` writes a mask that every command takes.
@@ -114,17 +122,20 @@ def calibrate_from_captures(
         raise InputError(f"the captures must have one size, got {sizes}; give those of one camera and one region")
     check_camera(measurements)
 
-    def fit(*chosen: Measurement) -> Callable[[], FoundCamera]:
-        together = len(chosen) == len(measurements)  # alone, only the pose is compared
-        return lambda: find_camera(*chosen, black_level=black_level, seed=seed, mask_error=together, weights=weights)
-
-    fits = [fit(*measurements), *([fit(m) for m in measurements] if len(measurements) > 1 else [])]
-    together, *alone = [one() for one in fits] if steps is None else steps(fits)
-    alone = alone or [together]
-    as_given = FoundCamera.as_given(measurements[0])
-    errors = [
-        [predictions(m, camera, black_level=black_level, seed=seed) for camera in (as_given, one, together)]
-        for m, one in zip(measurements, alone, strict=True)
-    ]
     names = tuple(m.source or f"capture {k + 1}" for k, m in enumerate(measurements))
+    first, *each, last = fit_steps(names)
+
+    def fit(step: str, *chosen: Measurement) -> FoundCamera:
+        together = len(chosen) == len(measurements)  # alone, only the pose is compared
+        how: dict[str, Any] = {"black_level": black_level, "seed": seed, "mask_error": together, "weights": weights}
+        return find_camera(*chosen, **how, report=partial(progress, step))
+
+    together = fit(first, *measurements)
+    alone = [fit(step, m) for step, m in zip(each, measurements, strict=False)] or [together]
+    as_given, errors = FoundCamera.as_given(measurements[0]), list[list[float]]()
+    for k, (m, one) in enumerate(zip(measurements, alone, strict=True)):
+        progress(last, k / len(measurements))
+        errors.append(
+            [predictions(m, camera, black_level=black_level, seed=seed) for camera in (as_given, one, together)]
+        )
     return RefinedCamera(together, tuple(alone), names, np.array(errors), measurements[0].mask)

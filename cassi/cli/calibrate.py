@@ -16,6 +16,7 @@ def run(args: argparse.Namespace) -> int:
 
     files = find_frames(args.folder, args.wavelengths)
     check_files("calibrate", args, [*files.dark, *files.flat, *files.mask])
+    folder = figures_folder(args.figures, Path(args.output))
     found = calibrate(
         read_frames(files.dark),
         read_frames(files.flat),
@@ -27,15 +28,14 @@ def run(args: argparse.Namespace) -> int:
         bit_depth=args.bit_depth,
     )
     found.save(args.output, overwrite=args.overwrite)
-    draw_and_say(args, found.summary(), {"dispersion": fig.dispersion(found), "detector": fig.detector(found)})
+    draw_and_say(args, found.summary(), {"dispersion": fig.dispersion(found), "detector": fig.detector(found)}, folder)
     return 0
 
 
-def draw_and_say(args: argparse.Namespace, lines: list[str], drawn: dict[str, Figure]) -> None:
+def draw_and_say(args: argparse.Namespace, lines: list[str], drawn: dict[str, Figure], folder: Path | None) -> None:
     """Draw what was found beside its file, and print it."""
     from cassi.looking.figures import save_figures
 
-    folder = figures_folder(args.figures, Path(args.output))
     if folder is not None:
         save_figures(drawn, folder)
     say(args, "\n".join([*lines, f"-> {args.output}" + (f", {folder}/" if folder else "")]))

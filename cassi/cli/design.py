@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from cassi.cli.places import check_folder
 from cassi.cli.shell import say
 
 
@@ -18,7 +19,7 @@ def run(args: argparse.Namespace) -> int:
     steps, elements, bands = ([int(v) for v in values_between(t)] for t in (args.step, args.mask_element, args.bands))
     designs = grid(steps, elements, bands, values_between(args.electrons, whole=False))
     scenes = scenes_of(args.scenes, args.num_scenes)
-    output = Path(args.output)
+    output = check_folder(Path(args.output))
     count = f"{len(scenes)} scene{'s' * (len(scenes) > 1)}"
     say(args, f"{len(designs)} cameras, {count} of {args.size} x {args.size} px: {', '.join(scenes)}")
     found = study(

@@ -6,7 +6,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from cassi.cli.options import options_of
-from cassi.cli.places import check_written, inputs
+from cassi.cli.places import check_folder, check_written, inputs
 from cassi.cli.shell import say
 from cassi.cli.spectra import results_in
 from cassi.errors import InputError
@@ -24,8 +24,7 @@ def run(args: argparse.Namespace) -> int:
             raise InputError(
                 f"{target}: into a folder, say the format: --format {', '.join(sorted(one[1:] for one in WRITERS))}"
             )
-        if not target.exists():
-            target.mkdir(parents=True)
+        check_folder(target).mkdir(parents=True, exist_ok=True)
         pairs = [(file, target / f"{file.stem}.{suffix}") for file in files]
     (option,) = (one for one in options_of("export") if one.name == "output")
     taken = inputs([], args, files)

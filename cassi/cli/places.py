@@ -51,12 +51,18 @@ def figures_folder(name: str | None, output: Path) -> Path | None:
     """Where the figures go (None: none)."""
     if name == "none":
         return None
-    folder = Path(name or output.with_name(f"{output.stem.removesuffix('_cube')}_figures"))
+    return check_folder(
+        Path(name or output.with_name(f"{output.stem.removesuffix('_cube')}_figures")), "use --figures DIR or none"
+    )
+
+
+def check_folder(folder: Path, cure: str = "choose another") -> Path:
+    """Check that a folder is one, or can be made, and may be written to, and return it."""
     there = next(parent for parent in (folder, *folder.absolute().parents) if os.path.exists(parent))
     if not there.is_dir():
-        raise OutputError(f"{there}: is a file, the figures need a folder; use --figures DIR or none")
+        raise OutputError(f"{there}: is a file, expected a folder; {cure}")
     if there == folder.parent:
         check_place(folder)
     if not os.access(there, os.W_OK):
-        raise OutputError(f"{folder}: {there} may not be written to; use --figures DIR or none")
+        raise OutputError(f"{folder}: {there} may not be written to; {cure}")
     return folder

@@ -8,10 +8,11 @@ from pathlib import Path
 from cassi.cli import messages
 from cassi.cli.many import draw_sequence, output_of_many, run_many
 from cassi.cli.options import options_of
-from cassi.cli.places import check_written, figures_folder, inputs
+from cassi.cli.places import check_folder, check_written, figures_folder, inputs
 from cassi.cli.reading import Task, make_task, provenance
 from cassi.cli.shell import say, warn
-from cassi.errors import InputError, OutputError
+from cassi.errors import InputError, OutputError, import_extra
+from cassi.files.atomic import check_place
 from cassi.files.writing import Attributes
 from cassi.kernels.dispatch import pick_device
 from cassi.looking.report_data import ReportData, read_report, report_of
@@ -92,6 +93,12 @@ def check_places(args: argparse.Namespace, files: Sequence[str], task: Task, ove
     if not task.many or args.sequence:
         places: dict[str, object] = {"--output": task.output, "--report": task.report}
         check_written({options[name]: place for name, place in places.items()}, taken, overwrite)
+    if task.many:
+        check_folder(task.output.with_name(f"{task.output.stem}_frames") if args.sequence else task.output)
+    if args.sequence and args.figures != "none":
+        check_place(task.output.with_suffix(".gif"), overwrite=True)
+    if args.cluster:
+        import_extra("distributed", "cluster")
     saved = {options["--save-camera"]: args.save_camera, options["--save-plan"]: args.save_plan}
     check_written(saved, taken, overwrite or task.many)
 

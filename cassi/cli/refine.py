@@ -1,15 +1,14 @@
 """Refine a camera from its own captures of different scenes: where and how sharp the mask of each band really is."""
 
 import argparse
-from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from cassi.calibration import refined_camera
-from cassi.calibration.camera_as_found import FoundCamera
 from cassi.calibration.dark_frame import less_dark, read_dark
 from cassi.cli.calibrate import draw_and_say
 from cassi.cli.options import check, values_for
-from cassi.cli.places import check_files
+from cassi.cli.places import check_files, figures_folder
 from cassi.cli.shell import warn
 from cassi.files import Levels, ReadOptions, shared_levels
 from cassi.files.frames import find_files
@@ -17,6 +16,7 @@ from cassi.files.reading import open_measurement
 from cassi.optics.mask_match import check_masks
 from cassi.optics.measurement import Measurement
 from cassi.priors.learned import DEFAULT
+from cassi.running.progress import StepBar
 from cassi.running.scene import recheck_mask
 
 MAX_CAPTURES = 12  # captures that a camera is fitted to
@@ -24,22 +24,18 @@ MAX_CAPTURES = 12  # captures that a camera is fitted to
 
 def run(args: argparse.Namespace) -> int:
     """Read the captures, fit the camera, write, report."""
-    from tqdm import tqdm
-
     from cassi.looking import calibration_figures as fig
 
-    def run_in_order(fits: Sequence[Callable[[], FoundCamera]]) -> list[FoundCamera]:
-        what = "fits: all captures, then each alone"
-        return [fit() for fit in tqdm(fits, desc=what, unit="fit", disable=args.quiet or None)]
-
+    folder = figures_folder(args.figures, Path(args.output))
     measurements = _captures(args)
-    found = refined_camera.calibrate_from_captures(
-        measurements,
-        black_level=None if args.black_level is None and args.dark is None else 0.0,  # reading took it off
-        seed=args.seed,
-        weights=DEFAULT if args.weights is None else args.weights,
-        steps=run_in_order,
-    )
+    with StepBar(refined_camera.fit_steps([m.source for m in measurements]), shown=not args.quiet) as bar:
+        found = refined_camera.calibrate_from_captures(
+            measurements,
+            black_level=None if args.black_level is None and args.dark is None else 0.0,  # reading took it off
+            seed=args.seed,
+            weights=DEFAULT if args.weights is None else args.weights,
+            progress=bar,
+        )
     for m in measurements:
         if not (check := recheck_mask(check_masks(m), found.together.in_place(m))).matches:
             warn(args, f"{m.source}: {check.verdict}; the camera as found does not fit it either")
@@ -48,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     drawn = {} if elements is None else {"mask_error": elements}
     if elements is None or not found.together.model.exact:
         drawn |= {"moved": fig.moved(found), "sharpness": fig.sharpness(found)}
-    draw_and_say(args, found.summary(), drawn)
+    draw_and_say(args, found.summary(), drawn, folder)
     return 0
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from cassi.cli.options import check, options_of
-from cassi.cli.places import check_files
+from cassi.cli.places import check_files, check_folder
 from cassi.cli.shell import command_line, say, warn
 from cassi.errors import InputError, one_line
 from cassi.files import read_cube, write_measurement
@@ -122,6 +122,7 @@ def run_bench(args: argparse.Namespace) -> int:
     )
     if ignored:
         raise InputError(f"--bench takes --size, --num-bands, --step and --seed; leave out {ignored}")
+    check_folder(Path(args.bench))
     source = torch.Generator().manual_seed(args.seed)
     size = args.size or BENCH_SIZE
     bench = simulate_bench(*size, num_bands=args.num_bands or 28, step=args.step, generator=source)

@@ -61,7 +61,7 @@ def check_store(path: PathLike, overwrite: bool = False) -> Path:
     path = check_output(path, overwrite)
     if path.suffix.lower() not in (".h5", ".hdf5"):
         what = "only HDF5 can be written in parts, expected the suffix .h5 or .hdf5"
-        raise OutputError(f"{path}: {what}; write_cube makes other formats of a cube")
+        raise OutputError(f"{path}: {what}; `cassi export` makes other formats of it")
     return path
 
 

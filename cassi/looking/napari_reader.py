@@ -28,7 +28,8 @@ def reader_of(path: str | list[str]) -> Callable[[str], list[Layer]] | None:
 def layers_of(path: str) -> list[Layer]:
     """The cube as a layer, and its standard deviation, hidden, as another.
 
-    The slider is in nm where the bands are evenly spaced, else it counts them; `metadata` has all wavelengths.
+    The slider is in nm where the bands are evenly spaced, else it counts them, and a label has the wavelength of the
+    band; `metadata` has all wavelengths.
     """
     cube, nm = read_cube(path)
     steps = np.diff(nm) if nm is not None and len(nm) > 1 else np.zeros(0)
@@ -45,4 +46,10 @@ def layers_of(path: str) -> list[Layer]:
     if open_container(Path(path)).entry("uncertainty") is not None:
         deviation, _ = read_cube(path, key="uncertainty")
         layers.append((deviation, {**common, "name": f"{name}, standard deviation", "visible": False}, "image"))
+    if nm is not None and not even:  # a slider that counts, and a label that names the band
+        corners = np.zeros((len(nm), cube.ndim))
+        corners[:, -3] = np.arange(len(nm))
+        clear = dict.fromkeys(("face_color", "border_color"), "transparent")
+        text = {"string": "{nm:.1f} nm", "anchor": "upper_left", "color": "yellow", "size": 14}
+        layers.append((corners, {"name": "wavelengths", "features": {"nm": nm}, "text": text, **clear}, "points"))
     return layers

@@ -60,6 +60,7 @@ _STYLE: Any = {
     "lines.linewidth": 1.6,
     "image.interpolation": "nearest",
     "figure.titlesize": 11.0,
+    "pdf.fonttype": 42,  # TrueType, which publishers ask for, not Type 3
     "text.parse_math": False,  # names may contain dollar signs
 }
 # the defaults of matplotlib under ours, so that user settings (TeX, the backend of a notebook) have no influence

@@ -2,6 +2,7 @@
 
 import builtins
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Self
@@ -16,6 +17,7 @@ CAMERA, TRIALS, FINAL, ERRORS, SIDE, TILES = (
 )  # fmt: skip
 WHITE = "white reference, "  # before the steps of its reconstruction
 DELAY = 0.1  # [s] before the bar is drawn
+EVERY = 10.0  # [s] between two lines of a log
 BAR = "{desc} |{bar}| {percentage:2.0f}%, {elapsed} so far, about {remaining} left"
 
 
@@ -62,11 +64,13 @@ def reporting(progress: bool | Progress, steps: Sequence[str]) -> Iterator[Progr
 class StepBar:
     """On a terminal a bar for each step: its number, the share of it that is done, and how long the rest may take.
 
-    Where stderr is no terminal, a line as each step begins. `steps` are their names, in order.
+    Where stderr is no terminal, a line as each step begins, and every ten seconds how far it is and what time it has
+    left. `steps` are their names, in order.
     """
 
     def __init__(self, steps: Sequence[str], *, shown: bool = True) -> None:
         self.steps, self.step, self.share = list(steps), "", 0.0
+        self._begun = self._said = time.monotonic()
         self._held = ""  # the line of the first step, until it goes on: an error at once is one line
         self._logged = shown and not on_screen()
         # An error at once leaves one line, without a bar. None is made unless displayed: an interrupt inside tqdm's
@@ -88,13 +92,14 @@ class StepBar:
         if begins:
             self._begin(self.steps.index(step) + 1)
         else:
-            self._log()
+            self._log(self._time_left())
         if self._bar is not None:
             self._bar.update(self.share - self._bar.n)
 
     def _begin(self, number: int) -> None:
         """Name the step in the log, or on a bar that starts again."""
         count = f"step {number} of {len(self.steps)}: " if len(self.steps) > 1 else ""
+        self._begun = self._said = time.monotonic()
         self._held += f"{count}{self.step}\n" if self._logged else ""
         if number > 1:
             self._log()
@@ -102,10 +107,19 @@ class StepBar:
             self._bar.reset()
             self._bar.set_description_str(f"{count}{self.step}", refresh=False)
 
-    def _log(self) -> None:
-        """Write what is held back of the log."""
-        if self._held:
-            print(self._held, end="", file=sys.stderr, flush=True)
+    def _time_left(self) -> str:
+        """A line of the log, where the last one was long ago."""
+        now = time.monotonic()
+        if not self._logged or now - self._said < EVERY or not 0 < self.share < 1:
+            return ""
+        self._said, past = now, now - self._begun
+        left = tqdm.format_interval(past * (1 - self.share) / self.share)
+        return f"{self.step}: {self.share:.0%}, {tqdm.format_interval(past)} so far, about {left} left\n"
+
+    def _log(self, more: str = "") -> None:
+        """Write what is held back of the log, and more."""
+        if self._held or more:
+            print(self._held + more, end="", file=sys.stderr, flush=True)
         self._held = ""
 
     def __enter__(self) -> Self:

@@ -117,6 +117,7 @@ def tile_measurement(
 ) -> TiledResult:
     """The same of a measurement that is read."""
     settings.check_together(TILE, tile)
+    check_store(output, overwrite)
     start = time.perf_counter()
     m, settings = subtract_dark(m, open_files(settings))
     if m.y.ndim != (2 if m.shots is None else 3):
@@ -128,7 +129,6 @@ def tile_measurement(
         )
     used = {"tile": tile, "reach": reach}
     if max(m.mask.shape[-2:]) <= tile:
-        check_store(output, overwrite)
 
         def as_of_tile(step: str, share: float) -> None:
             listener.progress(TILES if step == FINAL else step, share)

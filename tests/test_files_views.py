@@ -1,0 +1,162 @@
+"""Cubes that are turned, at other wavelengths, or in other formats: against loops, closed forms and the file itself."""
+
+import json
+
+import h5py
+import numpy as np
+import pytest
+import scipy.io
+import torch
+from messages import check_refusal, check_words, refused
+
+import cassi
+from cassi.cli.main import main
+from cassi.files import read_cube, write_cube
+from cassi.files.views import TURNS, export_cube, parse_output_bands, resample, resampling, turn, turned_part
+from cassi.looking.regions import Region, spectrum_of
+from cassi.looking.report_data import read_report
+from cassi.priors.spectral_basis import resolution, smooth_basis
+
+NM = np.array([450.0, 470, 500, 540, 590, 650])
+
+
+def turned_by_hand(picture, how):
+    """Pixel by pixel: where each lies once the picture is turned clockwise."""
+    height, width = picture.shape
+    places = {
+        "none": lambda i, j: (i, j), "90": lambda i, j: (j, height - 1 - i), "flip": lambda i, j: (height - 1 - i, j),
+        "270": lambda i, j: (width - 1 - j, i), "180": lambda i, j: (height - 1 - i, width - 1 - j),
+    }  # fmt: skip
+    found = np.empty(picture.shape if how in ("none", "180", "flip") else picture.shape[::-1])
+    for i in range(height):
+        for j in range(width):
+            found[places[how](i, j)] = picture[i, j]
+    return found
+
+
+@pytest.mark.parametrize("how", TURNS)
+def test_pictures_and_their_parts_are_turned_alike(how):
+    picture = np.random.default_rng(0).random((5, 8))
+    expected = turned_by_hand(picture, how)
+    assert np.array_equal(turn(picture, how), expected)
+    assert np.array_equal(turn(torch.as_tensor(picture)[None], how)[0].numpy(), expected)
+    rows, columns = slice(1, 4), slice(2, 8)
+    assert np.array_equal(turn(picture[rows, columns], how), expected[turned_part(rows, columns, (5, 8), how)])
+
+
+def test_other_wavelengths_meet_the_bands_and_smooth_spectra_between_them():
+    """Straight lines are met everywhere, as natural splines do; a smooth spectrum nearly; the bands exactly."""
+    wanted = np.arange(400.0, 700, 5)
+    inside, weights = resampling(NM[::-1], wanted)
+    assert inside.tolist() == [w for w in wanted if 450 <= w <= 650]
+    cube = np.stack([np.full((2, 3), 2 * nm + 1) for nm in NM[::-1]]).astype(np.float32)
+    assert np.allclose(resample(cube, weights)[:, 1, 2], 2 * inside + 1, rtol=1e-6)
+    bell = np.exp(-(((NM - 550) / 90) ** 2))
+    between, same = resampling(NM, NM)[1], resampling(NM, inside)[1]
+    assert np.allclose(between, np.eye(6), atol=1e-12)
+    assert np.abs(same @ bell - np.exp(-(((inside - 550) / 90) ** 2))).max() < 0.03
+    spread = resample(torch.ones(6, 2, 3), weights, spread=True)
+    assert spread.shape == (len(inside), 2, 3) and spread.min() >= 0.9, "errors of neighbors go together"
+
+
+@pytest.mark.parametrize("text", ["400", "400:300:5", "400:500:0", "400:500:x", "unknown", "0:9e9:1"])
+def test_output_bands_that_are_none(text):
+    refused(resampling, NM, parse_output_bands(text)) if text == "400" else refused(parse_output_bands, text)
+
+
+def test_output_bands_as_typed():
+    assert parse_output_bands("500:520:10nm").tolist() == parse_output_bands("500,510,520").tolist() == [500, 510, 520]
+    assert len(parse_output_bands("cave-31")) == 31 and parse_output_bands([5.0]).tolist() == [5]
+    refused(resampling, None, NM)
+
+
+def test_what_a_basis_resolves():
+    """K cosines over L resolve 1.2 L / K (Dirichlet); single bands their gap."""
+    nm = np.linspace(400, 700, 301)
+    for K in (6, 12, 20):
+        assert np.median(resolution(smooth_basis(nm, K), nm)) == pytest.approx(1.207 * 300 / K, rel=0.05)
+    assert resolution(torch.eye(6, dtype=torch.float64), NM) == pytest.approx(np.gradient(NM))
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    """A small default run, with error bars and a truth."""
+    folder = tmp_path_factory.mktemp("views")
+    words = ["--size", "40x48", "--num-bands", "6", "--full-well", "10000", "--output", str(folder / "m.h5"), "--quiet"]
+    assert main(["simulate", *words]) == 0
+    words = ["--uncertainty", "--prior", "tv", "--quality", "fast", "--figures", "none", "--quiet"]
+    assert main(["reconstruct", str(folder / "m.h5"), *words]) == 0
+    return folder / "m_cube.h5"
+
+
+@pytest.mark.parametrize("suffix", [".h5", ".nc", ".mat", ".npz", ".tif", ".hdr"])
+def test_every_format_gives_the_cube_back(result, tmp_path, suffix, capsys):
+    target = tmp_path / f"a{suffix}"
+    assert main(["export", str(result), str(target), "--turn-result", "90"]) == 0
+    cube, nm = read_cube(target)
+    expected, wavelengths = read_cube(result)
+    assert np.array_equal(cube, np.rot90(expected, -1, (1, 2))) and np.allclose(nm, wavelengths)
+    check_refusal(capsys, main(["export", str(result), str(target)])) if suffix == ".nc" else None
+
+
+def test_everything_is_turned_and_named(result, tmp_path):
+    export_cube(result, tmp_path / "a.h5", turn_result="180")
+    export_cube(tmp_path / "a.h5", tmp_path / "b.mat", turn_result="flip", output_bands="450:650:20")
+    with h5py.File(result) as before, h5py.File(tmp_path / "a.h5") as after:
+        for name in ("cube", "truth", "uncertainty", "measurement", "residual"):
+            assert np.array_equal(after[name][:], before[name][:][..., ::-1, ::-1]), name
+        assert np.array_equal(after["history/residual"][:], before["history/residual"][:])
+        assert after.attrs["turned"] == "180" and after.attrs["choice"] == before.attrs["choice"]
+        assert 20 < before.attrs["resolution_nm"] < 100
+    mat = scipy.io.loadmat(tmp_path / "b.mat")
+    assert str(mat["attributes"]["turned"].item().item()) == "180, flip" and min(mat["cube"].shape) == 11 == min(
+        mat["uncertainty"].shape
+    )
+
+
+def test_a_run_makes_the_same_as_an_export(result, tmp_path, capsys):
+    how = {"turn_result": "270", "output_bands": "450:650:20"}
+    made = cassi.reconstruct(result.with_name("m.h5"), prior="tv", quality="fast", uncertainty=True, **how)
+    made.save(tmp_path / "made.h5")
+    export_cube(result, tmp_path / "exported.h5", **how)
+    with h5py.File(tmp_path / "made.h5") as a, h5py.File(tmp_path / "exported.h5") as b:
+        for name in ("cube", "truth", "uncertainty", "measurement", "residual", "wavelengths"):
+            np.testing.assert_allclose(a[name][:], b[name][:], rtol=1e-3, atol=1e-3, err_msg=name)
+        assert a.attrs["turned"] == b.attrs["turned"] and a.attrs["resolution_nm"] == b.attrs["resolution_nm"]
+    there = spectrum_of(read_report(tmp_path / "made.h5"), Region.box(0, 0)).mean  # a corner, by what is seen
+    cube, _ = read_cube(result)
+    assert there[::1][0] == pytest.approx(cube[0, 0, -1], abs=1e-3)
+
+
+def test_a_folder_is_exported_and_tabulated(result, tmp_path, capsys):
+    folder = tmp_path / "cubes"
+    folder.mkdir()
+    for name in ("a", "b"):
+        export_cube(result, folder / f"{name}_cube.h5")
+    assert main(["export", str(folder), str(tmp_path / "out"), "--format", "tif", "--output-bands", "500:600:50"]) == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a_cube.tif", "b_cube.tif"]
+    check_words(capsys.readouterr().out)
+    check_refusal(capsys, main(["export", str(folder), str(tmp_path / "other")]))
+    (tmp_path / "r.json").write_text(
+        json.dumps({"regions": [{"name": "leaf", "corners": [[2, 2], [2, 5], [5, 5], [5, 2]]}]})
+    )
+    table = tmp_path / "s.csv"
+    words = [
+        "--at",
+        "spot=7,9",
+        "--regions",
+        str(tmp_path / "r.json"),
+        "--csv",
+        str(table),
+        "--figure",
+        str(tmp_path / "s.pdf"),
+    ]
+    assert main(["spectra", str(folder), *words]) == 0
+    first, *rows = table.read_text().splitlines()
+    assert "a: leaf (9 px) error bar [relative radiance]" in first and "b: spot (1 px) mean" in first and len(rows) == 6
+    cube, _ = read_cube(result)
+    column = [part.strip('"') for part in first.split(",")].index("a: leaf (9 px) mean [relative radiance]")
+    assert [float(row.split(",")[column]) for row in rows] == pytest.approx(cube[:, 2:5, 2:5].mean((1, 2)), rel=1e-5)
+    check_refusal(capsys, main(["spectra", str(result)]))
+    other = write_cube(tmp_path / "c_cube.h5", np.ones((3, 8, 12)), wavelengths=[500, 510, 520])
+    check_refusal(capsys, main(["spectra", str(result), str(other), "--at", "3,3"]))
