@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -10,14 +11,17 @@ from cases import moved
 from messages import check_words, refused
 from scipy import ndimage
 
-from cassi.calibration.camera_as_found import FoundCamera
+import cassi
+from cassi.calibration.camera_as_found import FoundCamera, read_found_mask
 from cassi.calibration.camera_model import BLURS, CameraModel, blur_weights, blurred_masks, box_blurred
 from cassi.calibration.camera_trials import Trial, clearly_better
-from cassi.calibration.found_camera import align, find_camera, predictions
+from cassi.calibration.captures import MaskError
+from cassi.calibration.found_camera import _taken, align, find_camera, predictions
 from cassi.calibration.mask_regression import Snapshots, gather
 from cassi.calibration.self_calibration import Search, descend, directions
 from cassi.cli.main import run
 from cassi.files import read_measurement, write_arrays
+from cassi.files.views import turn
 from cassi.optics.building import build_shot_camera
 from cassi.optics.cropping import highest_variance_window
 from cassi.optics.detector import black_level_of
@@ -375,3 +379,27 @@ def test_align_on_the_command_line_says_what_it_found(drawn, tmp_path, capsys):
     told = ["--measurement", str(tmp_path / "m.h5"), "--solver", "gap-tv", "--figures", "none", "--align"]
     assert run("reconstruct", told, "reconstruct.py") == 0
     check_words(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("how", ["none", "90", "flip"])
+@pytest.mark.parametrize("dispersion", [0.0, 0.7])
+def test_a_result_holds_the_model_and_the_error_of_its_mask_not_the_masks(tmp_path, monkeypatch, how, dispersion):
+    """And gives the masks back, whichever way the result is turned."""
+    draw = torch.Generator().manual_seed(3)
+    given = torch.rand(40, 48, generator=draw).numpy()
+    shifts = (0, 2, 4, 6)
+    y = CASSI(torch.as_tensor(given), shifts).forward(torch.rand(4, 40, 48, generator=draw)).numpy()
+    m = Measurement(y, given, shifts)
+    model = CameraModel(down={"1": 0.4, "x": 0.1}, right={"1": -0.3, "t": dispersion}, blur={"1": 0.5}, tone=1.1)
+    found = _taken(FoundCamera.as_given(m), m, model, model.masks(given, shifts))
+    error = 0.02 * torch.randn(40, 48, generator=draw)
+    learned = MaskError(error, None, True, errors=((0.1, 0.05),))
+    found = replace(found, mask=np.clip(found.mask + error.numpy(), 0, 2), mask_error=learned)
+    monkeypatch.setattr("cassi.calibration.found_camera.find_camera", lambda m, **settings: found)
+    result = cassi.reconstruct(m, solver="least-squares", turn_result=how)
+    result.save(tmp_path / "cube.h5")
+    with h5py.File(tmp_path / "cube.h5") as file:
+        assert file["mask_given"].ndim == file["mask_error"].ndim == 2
+    np.testing.assert_allclose(read_found_mask(tmp_path / "cube.h5"), turn(found.mask, how), atol=2e-6)
+    cassi.reconstruct(m, solver="least-squares", camera="as-given").save(tmp_path / "plain.h5")
+    refused(read_found_mask, tmp_path / "plain.h5")

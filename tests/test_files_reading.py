@@ -346,7 +346,7 @@ def test_pixels_cut_off_below_full_scale_are_bad(tmp_path, arrays):
         np.save(tmp_path / "y.npy", values)
         m = read_measurement(tmp_path / "y.npy", mask=arrays["mask"], levels=Levels(black_level=values.min()))
         assert np.array_equal(m.bad_pixels, counts == 3456)
-        assert any(f"{2 * H} pixels hold the largest value, {said}," in note for note in m.notes)
+        assert any(f"{2 * H} pixels share the largest value, {said}," in note for note in m.notes)
 
 
 @pytest.mark.parametrize(("given", "words"), [("650:450:4", "in reverse order"), ("450:700:4", "off by up to 50 nm")])

@@ -39,7 +39,7 @@ FACTS = [  # of choice, parameters, provenance and data: what is said of them
     ({}, {}, {"origin": {"calibrated": True}}, "The counts were corrected by dark and flat frames."),
     ({}, {}, {"num_bad_pixels": 1}, "1 detector pixel was left out."),
     ({}, {}, {"num_bad_pixels": 70, "origin": {"saturated": 64}, "camera": {"accepted": True, "defects": 3}},
-     "70 detector pixels were left out, 64 saturated and 3 found to contradict their neighbors."),
+     "70 detector pixels were left out, 64 saturated, 3 found to contradict their neighbors."),
     ({"solver": "gap-tv", "num_iters": 60}, {}, {}, "The solver was generalized alternating projection with total "
      "variation (Yuan, ICIP 2016), 60 iterations."),
     ({"prior": "total variation, non-local", "held_out_error": 0.02}, {}, {}, "similar patches (Dong, Shi & Li, "

@@ -95,6 +95,22 @@ def saved_table(opened: Browser) -> dict[str, list[float]]:
     return {name: [float(row[k]) for row in rows[1:]] for k, name in enumerate(rows[0])}
 
 
+def listed(opened: Browser) -> list[str]:
+    """Name and number of pixels of each spectrum that is kept."""
+    each = (
+        "[...document.querySelectorAll('#list div')].map((one) => [one.children[0].value, one.children[1].textContent])"
+    )
+    return [", ".join(filter(None, one)) for one in opened.run(f"return {each}")]
+
+
+def test_every_spectrum_has_a_color_of_its_own(opened: Browser) -> None:
+    for k in range(14):
+        click_pixel(opened, "picture", 1 + k, 2 * k + 1)
+    colors = opened.run("return [...document.querySelectorAll('#list b')].map((one) => one.style.background)")
+    assert len(set(colors)) == 14
+    assert opened.complaints() == []
+
+
 def rounding(cube: np.ndarray, levels: int) -> float:
     """Half a step where each band is rounded to `levels` steps, and a little for float32 and seven printed digits."""
     return 0.501 * float((cube.max(axis=(1, 2)) - cube.min(axis=(1, 2))).max()) / levels + 1e-6
@@ -104,7 +120,7 @@ def test_a_click_draws_the_spectrum_of_that_pixel(opened: Browser) -> None:
     cube, truth, uncertainty = scene()
     click_pixel(opened, "picture", 3, 20)
     click_pixel(opened, "band", 17, 0)
-    assert "row 3, column 20" in opened.text("#list li:nth-child(1)")
+    assert opened.run("return document.querySelector('#list .place').value") == "row 3, column 20"
     table = saved_table(opened)
     assert table["band"] == [1, 2, 3, 4, 5]
     np.testing.assert_allclose(table["wavelength_nm"], WAVELENGTHS)
@@ -121,7 +137,7 @@ def test_a_click_draws_the_spectrum_of_that_pixel(opened: Browser) -> None:
 def test_a_dragged_box_gives_its_mean(opened: Browser) -> None:
     cube, truth, _ = scene()
     click_pixel(opened, "picture", 15, 20, drag_to=(6, 4))
-    assert "rows 6\u201315, columns 4\u201320" in opened.text("#list li")
+    assert listed(opened)[0] == "rows 6\u201315, columns 4\u201320, 170 px"
     table, place = saved_table(opened), "rows 6 to 15 columns 4 to 20"
     box = np.s_[:, 6:16, 4:21]
     mean = cube[box].mean(axis=(1, 2))
@@ -173,7 +189,11 @@ def test_a_region_is_drawn_saved_and_loaded(opened: Browser, tmp_path: Path) -> 
     opened.wait("document.querySelectorAll('#list li').length === 2")
     again = saved_table(opened)
     assert again[f"{place} mean of {found.num_pixels} px"] == table[f"{place} mean of {found.num_pixels} px"]
-    assert f"region 1, {found.num_pixels} px" in opened.text("#list")
+    assert listed(opened)[0] == f"region 1, {found.num_pixels} px"
+    named = "one.value = 'my leaf'; one.dispatchEvent(new Event('change'))"
+    opened.run(f"const one = document.querySelector('#list .place'); {named}")
+    assert f"my leaf mean of {found.num_pixels} px" in saved_table(opened), "the name goes to the table"
+    assert read_regions(saved(opened, "#export", "*.json"))[0].name == "my leaf", "and to the regions"
     assert opened.complaints() == []
     (tmp_path / "bad.json").write_text('{"regions": [{"corners": [[1, 2], ["a", 3], [4, 5]]}]}')
     opened.find("#import").send_keys(str(tmp_path / "bad.json"))
@@ -286,6 +306,7 @@ def test_hostile_text_stays_text(opened: Browser, page: Path) -> None:
     assert opened.text("h1") == opened.run("return document.title") == HOSTILE[0]
     assert opened.run("return window.owned") is None
     assert opened.run("return document.querySelectorAll('img, [onload], h1 *').length") == 0
+    opened.run("for (const one of document.querySelectorAll('details')) one.open = true")
     body = opened.run("return document.body.innerText")
     for text in HOSTILE[:3]:
         assert body.count(text) >= 2
@@ -299,7 +320,7 @@ def test_the_pictures_zoom_together(opened: Browser) -> None:
     sizes = "[...document.querySelectorAll('.scene')].map((one) => one.firstChild.offsetWidth / one.clientWidth)"
     assert opened.run(f"return {sizes}") == pytest.approx([1.5, 1.5], abs=0.01)
     click_pixel(opened, "picture", HEIGHT // 2, WIDTH // 2)
-    row, column = map(int, re.findall(r"\d+", opened.text("#list .place")))
+    row, column = map(int, re.findall(r"\d+", opened.run("return document.querySelector('#list .place').value")))
     assert abs(row - HEIGHT // 2) <= 1 and abs(column - WIDTH // 2) <= 1
     opened.find("#plot-band").send_keys("-", opened.keys.ESCAPE)
     assert opened.run(f"return {sizes}") == pytest.approx([1, 1], abs=0.01)

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from messages import check_refusal, check_words, refused
 
 from cassi import CASSI, reconstruct, reconstruct_tiled
-from cassi.calibration.camera_as_found import FoundCamera
+from cassi.calibration.camera_as_found import FoundCamera, read_found_mask
 from cassi.calibration.camera_model import CameraModel
 from cassi.choice.adaptation import Adapt
 from cassi.choice.stages import STRIDE, STRIDE_OF_SEVERAL
@@ -155,7 +155,9 @@ def test_tiles_are_solved_with_the_camera_that_is_found(tmp_path, monkeypatch):
     assert result.camera is found and result.check.matches
     with h5py.File(tmp_path / "found.h5") as file:
         assert json.loads(file.attrs["camera"])["accepted"]
-        np.testing.assert_array_equal(file["camera_mask"][:], found.mask)
+        np.testing.assert_array_equal(file["mask_given"][:], moved.numpy())
+    made = read_found_mask(tmp_path / "found.h5")
+    assert made.shape == found.mask.shape and np.abs(made - found.mask)[:, :-1].max() < 1e-5
 
 
 def test_errors(tmp_path):

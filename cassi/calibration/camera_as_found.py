@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from cassi.calibration.camera_model import CameraModel, band_positions, coordina
 from cassi.calibration.captures import MaskError
 from cassi.errors import InputError
 from cassi.files import open_container, write_arrays
-from cassi.optics.measurement import Measurement, any_bad
+from cassi.files.views import turn
+from cassi.optics.measurement import MAX_TRANSMISSION, Measurement, any_bad
 from cassi.optics.outliers import MAX_SHARE
 
 
@@ -206,11 +208,51 @@ class FoundCamera:
         mask, shifts = (container.entry(name) for name in ("mask", "shifts"))
         return bool(mask and shifts and np.array_equal(container.read(mask), self.mask))
 
+    def images(self, given: np.ndarray) -> dict[str, np.ndarray]:
+        """What the file of a result holds of its mask, as `read_found_mask` takes it: the mask as given, (H, W) or
+        (C, H, W), and the error of its elements, (H, W)."""
+        if not self.accepted:
+            return {}
+        error = {} if self.corrected is None else {"mask_error": self.corrected.error.cpu().numpy()}
+        return {"mask_given": given, **error}
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values that JSON can hold."""
         stated = {"accepted": self.accepted, "dispersion": self.dispersion, "message": self.message}
-        stated |= {"findings": self.findings, "reason": self.reason}
-        stated |= {"defects": self.defects, "disputed": self.disputed, "network": self.network}
+        stated |= {"findings": self.findings, "reason": self.reason, "remainders": list(self.remainders)}
+        unseen = 0 if self.left_out is None else int(self.left_out.sum()) - self.defects
+        stated |= {"unseen": unseen, "defects": self.defects, "disputed": self.disputed, "network": self.network}
         errors = None if self.errors is None else list(self.errors)
         learned = None if self.mask_error is None else self.mask_error.as_dict()
         return stated | {"held_out_errors": errors, "mask_error": learned} | asdict(self.model)
+
+
+def read_found_mask(path: str | os.PathLike[str]) -> np.ndarray:
+    """The mask of each band, (C, H, W), that a result with a found camera was made with.
+
+    It is made again from the mask as given, the model of the camera and the error of the elements that its file holds.
+
+    Raises:
+        InputError: a file that cannot be read, or of a result whose camera was taken as given.
+    """
+    container = open_container(Path(path))
+    given_entry, error_entry = container.entry("mask_given"), container.entry("mask_error")
+    if given_entry is None:
+        raise InputError(
+            f"{path}: holds no mask that was found; the camera was taken as given, its mask is in its file"
+        )
+    known = json.loads(str(container.attributes["camera"]))
+    how = str(container.attributes.get("turned", "none"))
+    back = {"90": "270", "270": "90"}.get(how, how)
+    given = turn(container.read(given_entry), back)
+    model = CameraModel(**{one.name: known[one.name] for one in fields(CameraModel)})
+    shifts = json.loads(str(container.attributes["shifts"]))
+    mask = np.broadcast_to(model.masks(given, tuple(shifts)), (len(shifts), *given.shape[-2:]))
+    if any(known["remainders"]):
+        moved = shift_columns(torch.as_tensor(mask.copy()), tuple(known["remainders"]))
+        mask = np.clip(moved.numpy(), 0, given.max())
+    if error_entry is not None:
+        mask = np.clip(
+            mask + turn(container.read(error_entry), back), 0, max(MAX_TRANSMISSION, float(mask.max()))
+        ).astype(mask.dtype)
+    return turn(np.asarray(mask), how)

@@ -65,8 +65,8 @@ def describe_result(result: Finished) -> list[str]:
     return [*lines, f"solver: {outcome.solver}, {listed}; the run {ended}"]
 
 
-def summary_line(result: Finished) -> str:
-    """Residual, seconds, and how close the cube comes to the truth where that is known; of tiles, if it is not huge."""
+def scores_line(result: Finished) -> str:
+    """How close the cube comes to the truth where that is known; of tiles, if it is not huge."""
     m = result.measurement
     cube: Any = None
     truth, mean_band = (None, None) if m is None else (m.cube, m.mean_band)
@@ -81,8 +81,7 @@ def summary_line(result: Finished) -> str:
         "mean_band_psnr": "mean-band PSNR {:.2f} dB (peak 1, clipped)",
     }
     scores: dict[str, Any] = {} if cube is None else score(cube, truth=truth, mean_band=mean_band)
-    parts = [f"residual {result.residual:.2%}", f"{result.seconds:.1f} s"]
-    return ", ".join([*parts, *(units[name].format(value) for name, value in scores.items())])
+    return ", ".join(units[name].format(value) for name, value in scores.items())
 
 
 def finished(task: Task) -> str:

@@ -149,11 +149,12 @@ def run_single(args: argparse.Namespace, task: Task, figures: Path | None, finge
         if args.save_plan and result.plan is not None:
             save_plan(args.save_plan, result.plan, overwrite=args.overwrite)
             messages.inform(args, f"the plan is written: {args.save_plan}")
-        line, made = messages.summary_line(result), list[str]()
+        scores, made = messages.scores_line(result), list[str]()
         if figures is not None or task.report is not None:
             data = report_of(result) if isinstance(result, Reconstruction) else read_report(task.output)
-            made = draw(args, task, data, figures, line, steps)
-    say(args, f"{line} -> {', '.join([str(task.output), *made])}")
+            made = draw(args, task, data, figures, scores, steps)
+    said = ", ".join(filter(None, (f"residual {result.residual:.2%}, {result.seconds:.1f} s", scores)))
+    say(args, f"{said} -> {', '.join([str(task.output), *made])}")
     return code
 
 

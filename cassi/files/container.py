@@ -65,7 +65,7 @@ class Entry:
 
 # The letters of the axes of the arrays that results and measurements have, the last ones where an array has fewer.
 LETTERS = {
-    **dict.fromkeys(("cube", "truth", "uncertainty", "visibility", "camera_mask", "mask"), "NCHW"),
+    **dict.fromkeys(("cube", "truth", "uncertainty", "visibility", "mask_given", "mask_error", "mask"), "NCHW"),
     **dict.fromkeys(("measurement", "residual", "bad_pixels", "sensitivity", "mean_band"), "NHW"),
     **dict.fromkeys(("wavelengths", "shifts"), "C"),
     **dict.fromkeys(("residuals", "together"), "N"),

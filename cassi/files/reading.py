@@ -108,7 +108,12 @@ class OpenedMeasurement:
         origin = dict(self.origin) | ({} if not counts.black else {"black_level": counts.black})
         if full.any():
             origin["saturated"] = int(np.count_nonzero(full))
-            notes.append(f"{np.count_nonzero(full)} saturated pixels are treated as bad")
+            one = np.count_nonzero(full) == 1
+            notes.append(
+                "1 saturated pixel is treated as bad"
+                if one
+                else f"{np.count_nonzero(full)} saturated pixels are treated as bad"
+            )
             bad = any_bad((full, bad))
         if bad is not None and bad.all():
             raise InputError(f"{name}: every detector pixel is marked bad or saturated")

@@ -134,8 +134,14 @@ def _left_out(data: ReportData) -> str:
     if not _number(count) or not count:
         return ""
     defects = camera.get("defects") if isinstance(camera, Mapping) else 0
-    kinds = {"saturated": _origin(data).get("saturated"), "found to contradict their neighbors": defects}
-    listed = " and ".join(f"{number} {kind}" for kind, number in kinds.items() if number)
+    unseen = camera.get("unseen") if isinstance(camera, Mapping) else 0
+    kinds = {
+        "saturated": _origin(data).get("saturated"),
+        "far above all their neighbors": _origin(data).get("hot"),
+        "found to contradict their neighbors": defects,
+        "lit through elements beyond the picture of the mask": unseen,
+    }
+    listed = ", ".join(f"{number} {kind}" for kind, number in kinds.items() if number)
     pixels = f"{count} detector pixel{'s were' if count != 1 else ' was'} left out"
     return f"{pixels}{f', {listed}' if listed else ''}."
 

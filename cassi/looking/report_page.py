@@ -32,6 +32,7 @@ MAX_SHOWN = 40  # numbers of a list
 CUBE_BITS = 12  # steps of 1/4094 of the range of a band, finer than a line on a screen
 PICTURE_BITS = 8  # of images that are only displayed
 
+FOR_PROGRAMS = ("plan", "bases", "trials", "part", "notes")  # or said in words beside
 DETECTORS = {"measurement": "Snapshot", "residual": "Residual"}
 LAYERS = {  # contents of the band picture
     "cube": "reconstruction",
@@ -108,10 +109,9 @@ def make_page(data: ReportData) -> str:
     }
     detector = next((one.shape for one in (data.residual, data.measurement) if one is not None), (1, 1))
     provenance = {k: ENDED.get(str(v), v) if k == "status" else v for k, v in data.provenance.items()}
-    choice = {k: v for k, v in data.choice.items() if k != "plan"}  # the plan repeats it, for programs
     camera = data.provenance.get("camera")
     found = camera.get("message") if isinstance(camera, Mapping) and camera.get("accepted") is True else None
-    tables = {"Chosen automatically": choice, "Parameters": data.parameters, "Provenance": provenance}
+    tables = {"Chosen automatically": data.choice, "Parameters": data.parameters, "Provenance": provenance}
     content = {
         "style": page_part("page.css"),
         "script": page_part("page.js"),
@@ -128,6 +128,7 @@ def make_page(data: ReportData) -> str:
         "white": None if data.residual is None else residual_whiteness(data.residual),
         "detectors": [(name, DETECTORS[name], *map(_number, limits[name])) for name in limits],
         "has_truth": data.truth is not None,
+        "notes": [str(note) for note in notes] if isinstance(notes := data.provenance.get("notes"), list) else [],
         "last": data.history[-1] if data.history else None,
         "tables": {heading: _plain(values) for heading, values in tables.items() if values},
         "methods": methods_text(data) if data.choice else "",
@@ -254,7 +255,10 @@ def _plain(value: object) -> object:
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, Mapping):
-        return {str(name).replace("_", " "): _plain(one) for name, one in value.items()} or "none"
+        if isinstance(message := value.get("message"), str):  # numbers beside it are for programs, in the file
+            return message
+        said = {name: one for name, one in value.items() if name not in FOR_PROGRAMS and one not in (None, "")}
+        return {str(name).replace("_", " "): _plain(one) for name, one in said.items()} or "none"
     if isinstance(value, list | tuple):
         count = sum(len(one) if isinstance(one, list) else 1 for one in value)
         if count > MAX_SHOWN:  # basis vectors

@@ -81,7 +81,8 @@ def remove_impulses(m: Measurement) -> Measurement:
     text = "1 pixel exceeds all its" if count == 1 else f"{count} pixels exceed all their"
     are = "is" if count == 1 else "are"
     note = f"{text} neighbors by more than light can explain and {are} excluded as bad: hot pixels or cosmic rays"
-    return replace(m, bad_pixels=known | new, notes=(*m.notes, note))
+    origin = {**m.origin, "hot": int(count)}
+    return replace(m, bad_pixels=known | new, notes=(*m.notes, note), origin=origin)
 
 
 def remove_plateau(m: Measurement) -> Measurement:
@@ -114,7 +115,8 @@ def remove_plateau(m: Measurement) -> Measurement:
         return m
     black, unit = m.stored
     note = (
-        f"{np.count_nonzero(new)} pixels hold the largest value, {black + unit * float(top):.4g}, "
-        f"more than the {BELOW} values below have together: they are saturated and excluded as bad"
+        f"{np.count_nonzero(new)} pixels share the largest value, {black + unit * float(top):.4g}, more than the "
+        f"{BELOW} next lower values together: they are saturated and excluded as bad"
     )
-    return replace(m, bad_pixels=known | new, notes=(*m.notes, note))
+    origin = {**m.origin, "saturated": m.origin.get("saturated", 0) + int(np.count_nonzero(new))}
+    return replace(m, bad_pixels=known | new, notes=(*m.notes, note), origin=origin)

@@ -191,9 +191,9 @@ class Reconstruction(Finished):
             "visibility": _array(self.visibility),
             "bad_pixels": self.bad_pixels,
             "sensitivity": self.sensitivity,
-            "camera_mask": None if self.camera is None or not self.camera.accepted else self.camera.mask,
+            **({} if self.camera is None or m is None else self.camera.images(m.mask)),
         }
-        on_detector = {"measurement", "residual", "bad_pixels", "sensitivity", "camera_mask"}
+        on_detector = {"measurement", "residual", "bad_pixels", "sensitivity", "mask_given", "mask_error"}
         turned = {name: turn(v, self.turned) for name, v in datasets.items() if name in on_detector and v is not None}
         return {
             "cube": _array(self.cube),

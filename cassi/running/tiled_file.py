@@ -173,8 +173,8 @@ def tile_measurement(
             store.put("truth", m.cube)
         if result.bad_pixels is not None:
             store.put("bad_pixels", result.bad_pixels)
-        if scene.found is not None and scene.found.accepted:
-            store.put("camera_mask", scene.found.mask)
+        for name, image in ({} if scene.found is None else scene.found.images(m.mask)).items():
+            store.put(name, image)
         for name in Record._fields:
             store.put(f"history/{name}", np.array([getattr(record, name) for record in history]))
         store.state(result.attributes() | dict(attributes or {}))

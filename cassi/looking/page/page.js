@@ -416,9 +416,17 @@
         const badge = document.createElement("b");
         badge.textContent = String(one.number);
         badge.style.background = one.color;
-        const place = document.createElement("span");
+        const place = document.createElement("input"); // a name of one's own goes to tables and regions
         place.className = "place";
-        place.textContent = placeOf(one) + (one.kind === "polygon" ? `, ${one.pixels.length} px` : "");
+        place.value = placeOf(one);
+        place.maxLength = 60;
+        place.setAttribute("aria-label", `Name of spectrum ${one.number}`);
+        place.addEventListener("change", () => {
+          one.name = place.value.trim();
+          drawKept();
+        });
+        const size = document.createElement("span");
+        size.textContent = one.pixels.length > 1 ? `${one.pixels.length} px` : "";
         const value = document.createElement("span");
         value.className = "value";
         value.textContent =
@@ -435,7 +443,7 @@
           drawKept();
         });
         const words = document.createElement("div");
-        words.append(place, value);
+        words.append(place, size, value);
         item.append(badge, words, remove);
         return item;
       }),
@@ -448,7 +456,8 @@
     const { pixels, rows, columns } = pixelsIn(corners);
     if (!pixels.length) return;
     const used = new Set(kept.map((one) => one.color));
-    const color = colors.find((one) => !used.has(one)) || colors[counted % colors.length];
+    const more = `hsl(${(47 * kept.length + 20) % 360} 55% 50%)`; // beyond the table hues that differ
+    const color = colors.find((one) => !used.has(one)) || more;
     counted = kept.length ? counted + 1 : 1;
     if (kind === "polygon") name ||= `region ${counted}`;
     kept.push({ number: counted, color, name, kind, corners, pixels, rows, columns, ...spectrum(pixels) });
