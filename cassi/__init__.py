@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cassi.calibration.found_camera import align as align
     from cassi.calibration.refined_camera import calibrate_from_captures as calibrate_from_captures
     from cassi.errors import InputError as InputError
+    from cassi.optics.mosaic import Mosaic as Mosaic
     from cassi.optics.multi_shot import MultiShot as MultiShot
     from cassi.optics.other_cameras import double_disperser as double_disperser, video_camera as video_camera
     from cassi.optics.single_disperser import CASSI as CASSI
@@ -33,6 +34,7 @@ _ROOM = {  # public names and their modules, imported on demand so that `cassi -
     "CASSI": "optics.single_disperser",
     "Calibration": "calibration.estimate",
     "InputError": "errors",
+    "Mosaic": "optics.mosaic",
     "MultiShot": "optics.multi_shot",
     "Reconstruction": "running.result",
     "Record": "solvers.loop",

@@ -28,6 +28,10 @@ class Keywords(TypedDict, total=False):
     black_level: float | None
     dark: PathLike | Array | None
     camera: str | FoundCamera
+    pattern: PathLike | Array | None
+    pattern_offset: Sequence[int]
+    response: PathLike | Array | None
+    crosstalk: PathLike | Array | None
     psf: float | Array | None
     gain: float | None
     read_noise: float | None

@@ -42,7 +42,8 @@ SOLVERS: tuple[str, ...] = get_args(Solver)
 TURNS: tuple[str, ...] = get_args(Turn)
 QUALITIES: tuple[str, ...] = get_args(Quality)
 PRIORS: tuple[str, ...] = get_args(Prior)
-CAMERAS = ("find", "as-given", "align", "dd", "cacti")
+CAMERAS = ("find", "as-given", "align", "dd", "cacti", "mosaic")
+IN_PLACE = ("cacti", "mosaic")  # those with a mask for each band that displace none
 Progress = Callable[[str, float], None]
 """Called with the name of a step and the share of it that is done: 0 when it begins."""
 
@@ -65,6 +66,13 @@ def count(text: str) -> int:
     if whole(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a number of at least 1, got {text}")
     return int(text)
+
+
+def place(text: str) -> tuple[int, int]:
+    """A row and a column from "1,2"."""
+    if not (match := re.fullmatch(r"\s*(\d+)\s*,\s*(\d+)\s*", text)):
+        raise argparse.ArgumentTypeError(f"expected a row and a column such as 1,2, got {text!r}")
+    return int(match[1]), int(match[2])
 
 
 def number(text: str) -> float:
@@ -118,7 +126,9 @@ class Option:
     def is_given(self, value: Any) -> bool:
         """Whether a value asks for anything."""
         idle = value is None or value is False or value is self.default
-        return not idle and not (isinstance(value, str | int | float | list) and value in (self.default, self.idle))
+        return not idle and not (
+            isinstance(value, str | int | float | list | tuple) and value in (self.default, self.idle)
+        )
 
 
 def check_together(
@@ -227,10 +237,30 @@ class Settings:
     camera: str | FoundCamera = setting(
         "find", "find: place and blur of the mask as far as the snapshot shows them clearly (default); as-given: the "
         "mask as it is; align: only its place and the dispersion; dd: a double disperser, its mask wider than the "
-        "snapshot; cacti: a video camera, one mask per frame",
+        "snapshot; cacti: a video camera, one mask per frame; mosaic: a filter on each detector pixel",
         "--camera", group=CAMERA, choices=CAMERAS,
     )  # fmt: skip
     """Or a `FoundCamera`. Nothing is searched for where a psf or a camera is given."""
+    pattern: PathLike | Array | None = setting(
+        None, "filters of a mosaic sensor: 4x4, row by row a band each; rggb and its kin; or a file with the number of "
+        "the filter of each pixel",
+        "--pattern", group=CAMERA, value="PxQ|FILE", needs=("camera=mosaic",), reads=True, recorded=False,
+    )  # fmt: skip
+    """Or an array (p, q), see `cassi.Mosaic.from_pattern`."""
+    pattern_offset: Sequence[int] = setting(
+        (0, 0), "place on the pattern of the first pixel of the frame: row,column", "--pattern-offset",
+        group=CAMERA, value="R,C", type=place, needs=("pattern",), recorded=False,
+    )  # fmt: skip
+    response: PathLike | Array | None = setting(
+        None, "transmission of each filter (rows) for each band (columns): a table or an array in a file", "--response",
+        group=CAMERA, value="FILE", needs=("pattern",), reads=True, recorded=False,
+    )  # fmt: skip
+    """Or an array (K, C); by default each filter has a band of its own."""
+    crosstalk: PathLike | Array | None = setting(
+        None, "what a pixel of each filter (rows) holds of the signal of each filter (columns)", "--crosstalk",
+        group=CAMERA, value="FILE", needs=("pattern",), reads=True, recorded=False,
+    )  # fmt: skip
+    """Or an array (K, K)."""
     psf: float | Array | None = setting(
         None, "blur along the dispersion, standard deviation of a Gaussian [px]", "--psf",
         group=CAMERA, value="SIGMA", type=number,

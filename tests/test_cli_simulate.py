@@ -4,11 +4,14 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from messages import refused
+from messages import check_refusal, refused
+from scipy.io import savemat
 
 import cassi
 from cassi.cli.main import main
 from cassi.files import read_measurement
+from cassi.files.options import ReadOptions
+from cassi.files.reading import open_measurement
 
 
 def simulated(path, *options):
@@ -64,6 +67,88 @@ def test_a_double_disperser_from_its_whole_mask(tmp_path):
     for mask in (m.mask[0], m.mask):
         refused(cassi.reconstruct, m.y, mask, camera="dd", **how)
     refused(cassi.reconstruct, m.y, wide, camera="dd", step=3, **how)
+
+
+def test_a_mosaic_sensor_from_words_arrays_and_files(tmp_path):
+    """The masks of a simulated one are those that its pattern makes of a raw frame; in Python and from files."""
+    path, P = tmp_path / "m.h5", np.array([[2, 3, 0], [1, 4, 2]])
+    words = ["--camera", "mosaic", "--pattern-offset", "1,2"]
+    np.savetxt(tmp_path / "p.txt", P, fmt="%d")
+    m = simulated(path, *words, "--pattern", str(tmp_path / "p.txt"))
+    expected = P[(np.arange(24)[:, None] + 1) % 2, (np.arange(32) + 2) % 3] == np.arange(5)[:, None, None]
+    assert np.array_equal(m.mask, expected) and set(m.shifts) == {0} and m.mask_error == 0
+    np.testing.assert_allclose(m.y, (m.mask * m.cube).sum(0), rtol=1e-5)
+    how = {"solver": "gap-tv", "num_iters": 5}
+    A = cassi.Mosaic.from_pattern(P, (24, 32), offset=(1, 2))
+    cube = cassi.reconstruct(m.y, A, **how).cube
+    kind = {"camera": "mosaic", "pattern": P + 1, "pattern_offset": (1, 2)}
+    assert torch.equal(cassi.reconstruct(m.y, **kind, **how).cube, cube)
+    np.save(tmp_path / "y.npy", m.y)
+    assert torch.equal(cassi.reconstruct(tmp_path / "y.npy", **kind, **how).cube, cube)
+    np.savez(tmp_path / "p.npz", filters=P)
+    raw = ["reconstruct", str(tmp_path / "y.npy"), *words, "--solver", "gap-tv", "--iterations", "5", "--quiet"]
+    assert main([*raw, "--pattern", str(tmp_path / "p.npz"), "--figures", "none"]) == 0
+    assert (
+        main(["reconstruct", str(path), "--solver", "gap-tv", "--iterations", "5", "--quiet", "--figures", "none"]) == 0
+    )
+    for name in ("y_cube.h5", "m_cube.h5"):
+        with h5py.File(tmp_path / name) as file:
+            np.testing.assert_allclose(file["cube"][:], cube, atol=1e-5)
+
+
+def test_filters_with_a_response_and_crosstalk_from_tables(tmp_path):
+    R, X = np.random.default_rng(0).random((3, 7)), np.eye(3) + 0.1
+    np.savetxt(tmp_path / "R.csv", R, delimiter=",", header="one row a filter")
+    np.savetxt(tmp_path / "X.tsv", X, delimiter="\t")
+    words = [
+        "--size",
+        "24x32",
+        "--quiet",
+        "--output",
+        str(tmp_path / "m.h5"),
+        "--camera",
+        "mosaic",
+        "--pattern",
+        "GRBG",
+    ]
+    tables = ["--response", str(tmp_path / "R.csv"), "--crosstalk", str(tmp_path / "X.tsv")]
+    assert main(["simulate", *words, *tables]) == 0
+    m = read_measurement(tmp_path / "m.h5")
+    rows = X @ R
+    np.testing.assert_allclose(m.mask[:, :2, :2], rows[[[1, 0], [2, 1]]].transpose(2, 0, 1), rtol=1e-6)
+
+
+def test_stacks_of_mosaic_frames_have_their_axis_where_their_format_has_it(tmp_path):
+    frames = np.random.default_rng(0).random((3, 20, 24)).astype(np.float32)
+    np.save(tmp_path / "s.npy", frames)
+    savemat(tmp_path / "s.mat", {"meas": frames.transpose(1, 2, 0)})
+    options = ReadOptions(pattern="2x3")
+    for name in ("s.npy", "s.mat"):
+        m = open_measurement(tmp_path / name, options).read()
+        assert m.mask.shape == (6, 20, 24) and np.array_equal(m.y, frames)
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("simulate", ["--camera", "mosaic"]), ("simulate", ["--pattern", "4x4"]),
+        ("simulate", ["--camera", "mosaic", "--pattern", "4x"]),
+        ("simulate", ["--camera", "mosaic", "--pattern", "4x4", "--num-bands", "9"]),
+        ("simulate", ["--camera", "mosaic", "--pattern", "4x4", "--response", "ragged.csv"]),
+        ("simulate", ["--camera", "mosaic", "--pattern", "several.npz"]),
+        ("reconstruct", ["--camera", "mosaic", "--pattern", "4x4", "--mask", "y.npy"]),
+        ("reconstruct", ["--camera", "mosaic"]),
+        ("reconstruct", ["--camera", "mosaic", "--pattern", "40x40"]),
+    ],
+)  # fmt: skip
+def test_what_is_no_mosaic_is_said_in_a_line(tmp_path, capsys, monkeypatch, command, options):
+    monkeypatch.chdir(tmp_path)
+    np.save("y.npy", np.ones((24, 64)))
+    np.savez("several.npz", a=np.eye(2), b=np.eye(2))
+    (tmp_path / "ragged.csv").write_text("1,2\n3\n")
+    place = ["y.npy"] if command == "reconstruct" else ["--output", "m.h5"]
+    check_refusal(capsys, main([command, *place, *options]))
+    assert not (tmp_path / "m.h5").exists()
 
 
 def test_painted_scenes_are_flat_in_the_infrared(tmp_path, capsys):

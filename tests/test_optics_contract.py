@@ -13,7 +13,7 @@ from messages import refused, refuses
 from oracle import matrix
 from torch import Tensor
 
-from cassi import CASSI, MultiShot, double_disperser, video_camera
+from cassi import CASSI, Mosaic, MultiShot, double_disperser, video_camera
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera, Weighted
@@ -72,6 +72,20 @@ def double(mask: Tensor, shifts: tuple[int, ...]) -> Case:
     return Case(A, matrix.reshape(height * width, -1))
 
 
+FILTERS = np.array([[0, 1, 2], [2, 3, 1]])
+
+
+def mosaic(response: np.ndarray | None = None, crosstalk: np.ndarray | None = None, weights=None) -> Case:
+    """y[i, j] = sum_c sum_n X_kn R_nc x_c[i, j], k = P[i + 1, j + 2], pixel by pixel."""
+    A = Mosaic.from_pattern(FILTERS, (4, 5), response, crosstalk=crosstalk, offset=(1, 2)).to(dtype=F64)
+    R, X = (np.eye(4) if one is None else one for one in (response, crosstalk))
+    matrix = np.zeros((4, 5, R.shape[1], 4, 5))
+    for i, j, c, n in np.ndindex(4, 5, R.shape[1], 4):
+        matrix[i, j, c, i, j] += X[FILTERS[(i + 1) % 2, (j + 2) % 3], n] * R[n, c]
+    matrix = matrix.reshape(20, -1)
+    return Case(A, matrix) if weights is None else Case(A.weighted(weights), weights.view(-1, 1).numpy() * matrix)
+
+
 def multishot(num_shots: int, shape: tuple[int, int, int], shifts: tuple[int, ...], make=masks) -> MultiShot:
     return MultiShot(tuple(CASSI(mask, shifts) for mask in make(num_shots, *shape)))
 
@@ -113,6 +127,10 @@ CAMERAS: dict[str, Callable[[], Case]] = {
     "double disperser, mask per band": lambda: double(masks(3, 4, 7), (0, 1, 3)),
     "video": lambda: of(video_camera(masks(3, 4, 5))),
     "video, binary": lambda: of(video_camera(binary(4, 3, 4))),
+    "mosaic": mosaic,
+    "mosaic, weights": lambda: mosaic(weights=row_weights(4, 5)),
+    "mosaic of wide filters": lambda: mosaic(masks(4, 3, seed=7).numpy()),
+    "mosaic with crosstalk": lambda: mosaic(masks(4, 4, seed=7).numpy(), masks(4, 4, seed=8).numpy()),
     "two shots": lambda: of(multishot(2, (3, 4, 5), (0, 1, 2))),
     "two signed shots": lambda: of(multishot(2, (4, 5), (0, 1, 2), make=random)),
     "three binary shots": lambda: of(multishot(3, (4, 4, 6), (0, 2, 4, 6), make=binary)),

@@ -4,9 +4,12 @@ import argparse
 from pathlib import Path
 
 from cassi.calibration.estimate import calibrate
+from cassi.calibration.filter_response import calibrate_filters
 from cassi.calibration.frames_on_disk import find_frames, read_frames
+from cassi.cli.options import check
 from cassi.cli.places import check_files, figures_folder
 from cassi.cli.shell import say
+from cassi.files.filters import read_pattern
 from cassi.looking.style import Figure
 
 
@@ -14,19 +17,19 @@ def run(args: argparse.Namespace) -> int:
     """Read the frames, calibrate, write, report."""
     from cassi.looking import calibration_figures as fig
 
+    check("calibrate", args)
     files = find_frames(args.folder, args.wavelengths)
     check_files("calibrate", args, [*files.dark, *files.flat, *files.mask])
     folder = figures_folder(args.figures, Path(args.output))
-    found = calibrate(
-        read_frames(files.dark),
-        read_frames(files.flat),
-        read_frames(files.mask),
-        files.wavelengths,
-        step=args.step,
-        num_bands=args.num_bands,
-        order=args.order,
-        bit_depth=args.bit_depth,
-    )
+    dark, flat, mask = (read_frames(one) for one in (files.dark, files.flat, files.mask))
+    if args.camera == "mosaic":
+        pattern, offset = read_pattern(args.pattern), args.pattern_offset
+        filters = calibrate_filters(dark, flat, mask, files.wavelengths, pattern, offset=offset)
+        filters.save(args.output, overwrite=args.overwrite)
+        draw_and_say(args, filters.summary(), {"response": fig.response(filters)}, folder)
+        return 0
+    bands = {"step": args.step, "num_bands": args.num_bands, "order": args.order}
+    found = calibrate(dark, flat, mask, files.wavelengths, **bands, bit_depth=args.bit_depth)
     found.save(args.output, overwrite=args.overwrite)
     draw_and_say(args, found.summary(), {"dispersion": fig.dispersion(found), "detector": fig.detector(found)}, folder)
     return 0

@@ -153,6 +153,7 @@ DEBUG = Option("--debug", "show a traceback where something fails unexpectedly")
 KEY = Option("--key", "the measurement's name in its file, if unusual", value="NAME")
 MASK_KEY = Option("--mask-key", "the mask's name in its file, if unusual", value="NAME")
 NUM_BANDS, STEP, BAD_PIXELS, DARK = (OPTIONS[name] for name in ("num_bands", "step", "bad_pixels", "dark"))
+FILTERS = tuple(OPTIONS[name] for name in ("pattern", "pattern_offset", "response", "crosstalk"))
 BIT_DEPTH = Option("--bit-depth", "bits of integer counts", value="N", type=whole)
 FIGURES = Option("--figures", 'folder of figures, or "none" (default: NAME_figures beside the output)',
     value="DIR", idle="none")
@@ -178,11 +179,11 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
                 "shifts and truth too. Or many: files, a folder, a pattern, a stack",
                 value="FILE", default=[], nargs="+", reads=True),
             Option("--mask", "the coded aperture, if it is in another file; of several shots one each",
-                value="FILE", default=[], nargs="+", reads=True),
+                value="FILE", default=[], nargs="+", reads=True, excludes=("pattern",)),
             Option("--calibration", "file of cassi calibrate: corrects raw counts, brings mask, bands and bad pixels",
                 value="FILE", default=[], nargs="+", reads=True, why="it brings these along",
                 excludes=("mask", "mask_key", "turn_mask", "num_bands", "step", "wavelengths", "bad_pixels",
-                    "bit_depth", "black_level", "dark", "saturation")),
+                    "bit_depth", "black_level", "dark", "saturation", "pattern")),
             Option("--output", "the result: .h5, .mat, .tif or .hdr (default: NAME_cube.h5); of many "
                 "snapshots a folder", value="FILE"),
             Option("--overwrite", "replace an existing result"),
@@ -246,6 +247,12 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
                 "wavelengths.txt in the folder, or names such as mask_532nm.png)", value="NM"),
             Option("--bit-depth", "bits of the counts (default: what holds them)", value="N", type=whole),
         ),
+        "a mosaic sensor": (
+            Option("--camera", "sd: a coded aperture and a disperser (default); mosaic: a filter on each detector "
+                "pixel, which mask_* show in even narrow-band light, equally bright",
+                choices=("sd", "mosaic"), default="sd"),
+            *FILTERS[:2],
+        ),
         "bands": (
             Option("--step", "dispersion between neighboring bands (default: 2)", value="PX", type=number),
             Option("--num-bands", "bands (default: what covers the wavelengths)", value="C", type=whole),
@@ -291,10 +298,11 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
         ),
         "optics": (
             Option("--camera", "sd: a single disperser (default); dd: a double disperser; cacti: a video camera, "
-                "frames of a grey scene in place of bands",
-                choices=("sd", "dd", "cacti"), default="sd", excludes=("shots", "frames", "side")),
+                "frames of a grey scene in place of bands; mosaic: a filter on each detector pixel",
+                choices=("sd", "dd", "cacti", "mosaic"), default="sd", excludes=("shots", "frames", "side")),
+            *FILTERS,
             Option("--mask", "binary, grey, or a file (default: binary)",
-                value="KIND|FILE", default="binary", reads=True),
+                value="KIND|FILE", default="binary", reads=True, excludes=("pattern",)),
             Option("--transmission", "mean transmission of a drawn mask (0.5)",
                 value="TRANSMISSION", type=number, default=0.5),
             Option("--step", "displacement between bands, whole pixels, any sign (2)",

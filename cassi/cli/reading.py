@@ -25,7 +25,7 @@ from cassi.optics.mask_match import TURNS, check_masks
 from cassi.optics.measurement import Measurement, check_arrays, join_shots
 from cassi.running.fingerprint import Frame
 from cassi.running.many import by_name
-from cassi.settings import MANY, SHOTS, Settings
+from cassi.settings import IN_PLACE, MANY, SHOTS, Settings
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def _settings(args: argparse.Namespace) -> Settings:
     at_reading = {*(field.name for cls in (Reading, ReadOptions, Levels) for field in fields(cls))}
     values = {name: value for name, value in values_for(Settings, args).items() if name not in at_reading}
     values["black_level"] = None if args.black_level is None and args.dark is None else 0.0  # reading subtracts it
-    if args.camera in ("dd", "cacti"):
+    if args.camera in ("dd", *IN_PLACE):
         values["camera"] = "as-given"  # reading takes care of it
     if args.align or args.calibration:
         values["camera"] = "align" if args.align else "as-given"
@@ -150,7 +150,7 @@ def _reading(args: argparse.Namespace, files: Sequence[str], shots: int, *, toge
     mask = args.mask[0] if len(args.mask) == 1 else None
     levels = Levels(**values_for(Levels, args))
     options = ReadOptions(**values_for(ReadOptions, args) | {"mask": mask, "levels": levels})
-    options = replace(options, sheared=args.camera == "dd", step=0 if args.camera == "cacti" else options.step)
+    options = replace(options, sheared=args.camera == "dd", step=0 if args.camera in IN_PLACE else options.step)
     each = (options,) * shots
     if shots > 1 and not args.calibration:
         each = options_of_shots(files[0], options, shots, args.mask, own=not is_stack(files[0], args.key))

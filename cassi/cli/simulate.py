@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from cassi.cli.options import check, options_of
+from cassi.cli.options import check, options_of, values_for
 from cassi.cli.places import check_files, check_folder
 from cassi.cli.shell import command_line, say, warn
 from cassi.errors import InputError, one_line
 from cassi.files import read_cube, write_measurement
 from cassi.files.cubes import read_mask
+from cassi.files.filters import read_masks
+from cassi.files.options import ReadOptions
 from cassi.files.wavelength_files import parse_wavelengths
 from cassi.optics.measurement import RELATIVE, Measurement
 from cassi.optics.other_cameras import double_disperser
@@ -51,6 +53,12 @@ def run_scene(args: argparse.Namespace) -> int:
     scene_source, mask_source, noise_source, side_source = (
         torch.Generator().manual_seed((args.seed % 2**32) * 4 + k) for k in range(4)
     )
+    filters = ReadOptions(**values_for(ReadOptions, args) | {"mask": None, "key": None})
+    if args.camera == "mosaic":
+        count, args.step = len(read_masks(filters, (1, 1), [])), 0
+        if args.num_bands not in (None, count):
+            raise InputError(f"the filters have {count} bands, {args.num_bands} were asked for; leave their number out")
+        args.num_bands = count
     mask = None if args.mask in MASK_KINDS else load_mask(args)
     cube, wavelengths = make_cube(args, None if mask is None else mask.shape[-2:], scene_source)
     if args.truth_bits is not None:
@@ -62,7 +70,10 @@ def run_scene(args: argparse.Namespace) -> int:
     shifts = tuple(c * args.step for c in range(cube.shape[-3]))
     if args.camera == "cacti":
         cube, wavelengths = video_of(cube, args.motion), None
-    mask = make_masks(args, mask, shifts, cube.shape[-2:], mask_source)
+    if args.camera != "mosaic":
+        mask = make_masks(args, mask, shifts, cube.shape[-2:], mask_source)
+    else:
+        args.mask, mask = args.pattern, torch.from_numpy(read_masks(filters, cube.shape[-2:], []))
     if args.camera != "sd":  # the scene itself is not displaced
         shifts = (0,) * len(shifts)
     noise = {name: getattr(args, name) for name in ("full_well", "read_noise", "bit_depth")}
@@ -73,6 +84,7 @@ def run_scene(args: argparse.Namespace) -> int:
         shifts=shifts,
         wavelengths=wavelengths,
         cube=cube.numpy(),
+        mask_error=0.0 if args.camera == "mosaic" else None,
         unit=RELATIVE,
         scale=1.0 if shot.count is None else 1 / shot.count,
         gain=shot.gain,

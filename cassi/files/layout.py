@@ -40,6 +40,11 @@ def _image(shape: tuple[int, ...], axis: int | None) -> tuple[int, int]:
     return rows, columns
 
 
+def image_size(container: Container, entry: Entry) -> tuple[int, int]:
+    """Rows and columns of a frame, by the likeliest axis of a stack."""
+    return _image(entry.shape, _axis_candidates(container, entry)[0])
+
+
 def is_found_camera(container: Container) -> bool:
     """Whether a file is one of `FoundCamera.save`."""
     return "camera" in container.attributes and container.entry("mask_3d_shift") is not None

@@ -1,6 +1,7 @@
 """Options for reading a measurement."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,6 +57,8 @@ class ReadOptions:
         wavelengths: (C,) [nm], or text for `parse_wavelengths`.
         levels: scale of the counts.
         sheared: the mask is the whole coded aperture of a double disperser, wider than the snapshot.
+        pattern: filters of a mosaic sensor in place of a mask (`cassi.files.filters.read_pattern`), and pattern_offset,
+            response, crosstalk: arrays or files, see `cassi.Mosaic.from_pattern`.
         bad_pixels: file with an (H, W') array, nonzero where a pixel is bad.
 
     Raises:
@@ -71,6 +74,10 @@ class ReadOptions:
     levels: Levels = Levels()
     bad_pixels: PathLike | None = None
     sheared: bool = False
+    pattern: PathLike | np.ndarray | None = None
+    pattern_offset: Sequence[int] = (0, 0)
+    response: PathLike | np.ndarray | None = None
+    crosstalk: PathLike | np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if self.num_bands is not None and self.num_bands not in range(1, MAX_BANDS + 1):

@@ -15,7 +15,16 @@ from cassi.files.atomic import PathLike, file_sha256
 from cassi.files.container import Container, Entry
 from cassi.files.cubes import stack_order
 from cassi.files.detector_pixels import bad_pixels_of, read_bad_pixels, read_sensitivity, sensitivity_of
-from cassi.files.layout import Layout, displaced_down, is_found_camera, match_layout, sheared_masks, shifts_and_mask
+from cassi.files.filters import read_masks
+from cassi.files.layout import (
+    Layout,
+    displaced_down,
+    image_size,
+    is_found_camera,
+    match_layout,
+    sheared_masks,
+    shifts_and_mask,
+)
 from cassi.files.names import MASK, MEAN_BAND, MEASUREMENT, SHIFTS, TRUTH, WAVELENGTHS, find, is_result, pick
 from cassi.files.opening import open_container
 from cassi.files.options import MAX_BANDS, Levels, ReadOptions
@@ -162,20 +171,23 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
         )
     entry, note = pick(container, MEASUREMENT, "measurement", options.key)
     notes += [note] if note else []
-    mask_container, mask_entry = _mask_source(container, options.mask, options.mask_key, notes)
     container.check_readable(entry)
+    if options.pattern is not None:
+        options = replace(options, mask=read_masks(options, image_size(container, entry), notes), mask_key=None, step=0)
+    mask_container, mask_entry = _mask_source(container, options.mask, options.mask_key, notes)
     mask_container.check_readable(mask_entry)
     if options.sheared:
         array = read_leading(mask_container, mask_entry, None)
-        size = entry.shape[-2:] if entry.axes is None or entry.axes[-2:] == "HW" else entry.shape[:2]
-        bands = sheared_masks(array, size, options.step, options.num_bands, notes)
+        bands = sheared_masks(array, image_size(container, entry), options.step, options.num_bands, notes)
         options = replace(options, mask=bands, mask_key=None, step=0, num_bands=None)
         mask_container, mask_entry = _mask_source(container, bands, None, notes)
     layout = match_layout(container, entry, mask_container, mask_entry, options.num_bands)
     array = read_leading(mask_container, mask_entry, layout.mask_axis)
     shape = tuple(n for i, n in enumerate(entry.shape) if i != layout.stack_axis)
+    stored = _stored_shifts(container, mask_container if array.ndim == 3 else container, options)
     as_wide = array.ndim == 3 and array.shape[1:] == shape
-    if as_wide and options.step != 0 and displaced_down(array, mask_entry.name):
+    in_place = options.step == 0 or (stored is not None and not stored.any())
+    if as_wide and not in_place and displaced_down(array, mask_entry.name):
         layout = replace(layout, transposed=True)
     if layout.transposed:
         notes.append("the dispersion runs down the columns: measurement and mask are transposed")
@@ -194,7 +206,7 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
         sensitivity, dead = read_sensitivity(mask_container, image, turned, notes)
     if dead is not None and dead.any():
         marked = dead if marked is None else marked | dead
-    shifts, mask = _geometry(container, mask_container, mask_entry, image, mask, options, notes)
+    shifts, mask = shifts_and_mask(mask, image, stored, options.step, options.num_bands, mask_entry.name, notes)
     bands_nm, source = _wavelengths(container, mask_container, options.wavelengths, len(shifts), notes)
     origin = {"mask": mask_container.path.name, "wavelengths": source, "refined": _refined(mask_container)}
     return OpenedMeasurement(
@@ -207,7 +219,7 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
         shifts,
         bands_nm,
         marked,
-        _number(mask_container, "mask_error"),
+        0.0 if options.pattern is not None else _number(mask_container, "mask_error"),
         sensitivity,
         tuple(notes),
         {name: value for name, value in origin.items() if value},
@@ -234,7 +246,7 @@ def _mask_source(
             raise InputError(
                 f"{container.path}: no mask found, expected one of {', '.join(MASK[:5])}, or a separate mask file; "
                 f"found {container.listing()}",
-                cures=("mask", "mask_key"),
+                cures=("mask", "mask_key", "pattern"),
             )
         return container, entry_here
     mask_container = open_container(Path(mask))
@@ -243,29 +255,22 @@ def _mask_source(
     return mask_container, entry
 
 
-def _geometry(
-    container: Container,
-    mask_container: Container,
-    mask_entry: Entry,
-    image: tuple[int, int],
-    mask: np.ndarray,
-    options: ReadOptions,
-    notes: list[str],
-) -> tuple[Shifts, np.ndarray]:
-    """The shifts and the mask, un-sheared if it was stored as displaced on the detector."""
-    stored = None
-    source, entry = container, find(container, SHIFTS) if options.step is None else None
-    if entry is None and options.step is None and mask.ndim == 3:  # the file of a camera may hold the shifts
-        source, entry = mask_container, find(mask_container, SHIFTS)
-    if entry is not None:
-        if math.prod(entry.shape) > MAX_BANDS:
-            raise InputError(f"{source.path}: '{entry.name}' {entry.shape} must be at most {MAX_BANDS} numbers")
-        stored = np.asarray(source.read(entry), dtype=np.float64).reshape(-1)
-        if not np.isfinite(stored).all():
-            raise InputError(f"{source.path}: '{entry.name}' must be finite [pixel]")
-        if options.num_bands not in (None, stored.size):
-            raise InputError(f"{source.path}: 'shifts' holds {stored.size} bands, {options.num_bands} were given")
-    return shifts_and_mask(mask, image, stored, options.step, options.num_bands, mask_entry.name, notes)
+def _stored_shifts(container: Container, mask_container: Container, options: ReadOptions) -> np.ndarray | None:
+    """The shifts in the file of the measurement, or of a camera with one mask per band, unless a step is given."""
+    sources = (container, mask_container) if options.step is None else ()
+    source, entry = next(
+        ((one, found) for one in sources if (found := find(one, SHIFTS)) is not None), (container, None)
+    )
+    if entry is None:
+        return None
+    if math.prod(entry.shape) > MAX_BANDS:
+        raise InputError(f"{source.path}: '{entry.name}' {entry.shape} must be at most {MAX_BANDS} numbers")
+    stored = np.asarray(source.read(entry), dtype=np.float64).reshape(-1)
+    if not np.isfinite(stored).all():
+        raise InputError(f"{source.path}: '{entry.name}' must be finite [pixel]")
+    if options.num_bands not in (None, stored.size):
+        raise InputError(f"{source.path}: 'shifts' holds {stored.size} bands, {options.num_bands} were given")
+    return stored
 
 
 def _wavelengths(

@@ -13,6 +13,7 @@ from cassi.files.opening import open_container
 from cassi.optics.wavelengths import PRESETS, check_wavelengths
 
 MAX_TEXT_BYTES = 1 << 20
+TABLES = (".txt", ".csv", ".tsv")  # read as text
 MAX_ROUNDING = 1.0  # [nm] between lists of wavelengths that are the same
 BYTE_ORDER_MARKS = (  # the longer first
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -130,7 +131,7 @@ def read_table(path: Path, expected: str) -> list[list[float]]:
 
 
 def _read_file(path: Path) -> np.ndarray:
-    if path.suffix.lower() in (".txt", ".csv", ".tsv"):
+    if path.suffix.lower() in TABLES:
         rows = read_table(path, "numbers only, one wavelength [nm] per band")
         return np.array([value for row in rows for value in row])
     container = open_container(path)

@@ -4,6 +4,7 @@ import numpy as np
 
 from cassi.calibration.camera_model import band_positions, coordinates, polynomial
 from cassi.calibration.estimate import Calibration
+from cassi.calibration.filter_response import FilterResponse
 from cassi.calibration.refined_camera import RefinedCamera
 from cassi.looking.color import Limits, shown_range
 from cassi.looking.style import EDGE, LINE, PALETTE, Figure, Row, draw_map, page, picture_size, plots, styled
@@ -48,6 +49,18 @@ def detector(calibration: Calibration) -> Figure:
         draw_map(axes, picture, heading, label, limits=shown_range(picture, percent=99))
         if len(rows):
             axes.scatter(columns, rows, s=14, facecolors="none", edgecolors=PALETTE[1], linewidths=0.7)
+    return figure
+
+
+@styled
+def response(found: FilterResponse) -> Figure:
+    """What each filter of a mosaic sensor transmits."""
+    figure, (axes,) = plots(6.4, 3.6)
+    for k, curve in enumerate(found.response):
+        axes.plot(found.wavelengths, curve, "o-", markersize=3, color=PALETTE[k % len(PALETTE)])
+        axes.annotate(str(k), (found.wavelengths[curve.argmax()], curve.max()), ha="center", va="bottom")
+    axes.set(xlabel="wavelength [nm]", ylabel="of the most sensitive", title="Response of the filters")
+    axes.set_ylim(0, 1.1)
     return figure
 
 

@@ -10,6 +10,7 @@ from cassi.errors import InputError
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.coded_aperture import MASK_ERROR
 from cassi.optics.measurement import Measurement, for_kernels
+from cassi.optics.mosaic import Mosaic
 from cassi.optics.multi_shot import MultiShot
 from cassi.optics.psf import gaussian_psf
 from cassi.optics.single_disperser import CASSI
@@ -41,6 +42,8 @@ def build_shot_camera(
         if psf is not None:
             taps = gaussian_psf(float(psf)) if isinstance(psf, float | int) else torch.as_tensor(psf)
             A: CASSI | BlurredCASSI = BlurredCASSI(mask, tuple(m.shifts), psf=taps.to(mask), mask_error=error)
+        elif mask.ndim == 3 and error == 0 and not any(m.shifts):
+            A = Mosaic(mask)
         elif all(float(d).is_integer() for d in m.shifts):
             A = CASSI(mask, tuple(int(d) for d in m.shifts), mask_error=error)
         else:

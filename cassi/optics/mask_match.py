@@ -36,6 +36,8 @@ FINER_SHARE = 0.98  # a step finer than the true one is wrong if that explains t
 DISPLACED_RATIO = 1.4  # a displaced mask must score this many times better, as bands at the edge change it slightly
 FLAT = 1e-6  # relative detail below which it is rounding
 MAX_ROWS = 256  # of masks per band, for memory
+MAX_PERIOD = 16  # of masks that repeat [pixel]
+ALIKE = 0.1  # of their largest value: differences of masks that repeat
 MIN_PIXELS = 1024  # of the mask; with fewer, a true match can look like chance
 
 
@@ -98,6 +100,9 @@ def check_mask(
     given = _Masks(masks, width)
 
     scores = {"as given": given.score(spectrum, lags)}
+    if scores["as given"] > 0 and mask.ndim == 3 and all(_repeats(mask, axis) for axis in (1, 2)):
+        text = "the masks of the bands repeat, as filters of a mosaic do: the snapshot does not show whether they fit"
+        return MaskCheck("fits", text, scores, scores["as given"])
     reverse = lags.max() - lags
     if mask.ndim == 3 or not np.allclose(np.sort(reverse), np.sort(lags)):
         scores["dispersion reversed"] = given.score(spectrum, reverse)
@@ -144,6 +149,13 @@ def _validated(y: np.ndarray, mask: np.ndarray, shifts: Sequence[float]) -> tupl
     if not (np.isfinite(y).all() and np.isfinite(mask).all() and np.isfinite(lags).all()):
         raise ValueError("measurement, mask and shifts must be finite")
     return y, mask, lags
+
+
+def _repeats(masks: np.ndarray, axis: int) -> bool:
+    """Whether all masks are the same a few pixels further: of a place and another the light is the same."""
+    along = np.moveaxis(masks, axis, 0)
+    periods = range(1, min(MAX_PERIOD, len(along) // 2) + 1)
+    return any(np.abs(along[p:] - along[:-p]).max() <= ALIKE * np.abs(masks).max() for p in periods)
 
 
 def _measurement_detail(y: np.ndarray, bad_pixels: np.ndarray | None) -> np.ndarray:

@@ -14,6 +14,7 @@ from cassi.calibration.dark_frame import less_dark, read_dark
 from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import Plan, name_of
 from cassi.errors import InputError
+from cassi.files.filters import read_masks
 from cassi.files.layout import displaced_down, sheared_masks, shifts_and_mask
 from cassi.files.options import ReadOptions
 from cassi.files.scenes import read_scene
@@ -25,13 +26,15 @@ from cassi.optics.wavelengths import check_wavelengths
 from cassi.photograph.picture import SidePicture, read_side_picture
 from cassi.priors.learned import LearnedPrior, as_prior
 from cassi.running.plan_file import load_plan
-from cassi.settings import PathLike, Settings
+from cassi.settings import IN_PLACE, PathLike, Settings
 
 Array = Tensor | np.ndarray
 
 
 def load(measurement: Array | Measurement | PathLike, mask: Array | PathLike | None, settings: Settings) -> Measurement:
     """The arguments of a call as one Measurement: a file is read, arrays are checked, hot pixels are left out."""
+    if mask is not None and settings.pattern is not None:
+        raise InputError("a pattern takes the place of the mask; leave one of them out")
     if isinstance(measurement, str | os.PathLike):
         m = _read(measurement, mask, settings)
     elif isinstance(measurement, Camera):
@@ -39,7 +42,7 @@ def load(measurement: Array | Measurement | PathLike, mask: Array | PathLike | N
     elif isinstance(mask, str | os.PathLike):
         raise InputError(f"the mask is a file ({mask}) and the measurement is not; give both as files or as arrays")
     elif isinstance(measurement, Measurement):
-        given = {"mask": mask} | {name: getattr(settings, name) for name in ("shifts", "step", "num_bands")}
+        given = {"mask": mask} | {name: getattr(settings, name) for name in ("shifts", "step", "num_bands", "pattern")}
         if twice := [name for name, value in given.items() if value is not None]:
             raise InputError(f"the measurement brings its own mask and shifts along; leave out {', '.join(twice)}")
         m = measurement
@@ -63,20 +66,27 @@ def load(measurement: Array | Measurement | PathLike, mask: Array | PathLike | N
 def _read(path: PathLike, mask: Array | PathLike | None, settings: Settings) -> Measurement:
     if settings.shifts is not None:
         raise InputError("a file brings its shifts along, or is given step and num_bands; leave out shifts")
-    step, num_bands, wavelengths = settings.step, settings.num_bands, as_numpy(settings.wavelengths)
-    options = ReadOptions(mask=as_numpy(mask), step=step, num_bands=num_bands, wavelengths=wavelengths)
-    options = replace(options, sheared=settings.camera == "dd", step=0 if settings.camera == "cacti" else step)
-    return read_scene(path, options=options)
+    step = 0 if settings.camera in IN_PLACE else settings.step
+    return read_scene(path, options=replace(_options(settings), mask=as_numpy(mask), step=step))
+
+
+def _options(settings: Settings) -> ReadOptions:
+    arrays = {name: as_numpy(getattr(settings, name)) for name in ("wavelengths", "pattern", "response", "crosstalk")}
+    offset, sheared = settings.pattern_offset, settings.camera == "dd"
+    return ReadOptions(num_bands=settings.num_bands, sheared=sheared, pattern_offset=offset, **arrays)
 
 
 def _from_arrays(measurement: Array, mask: Array | None, settings: Settings) -> Measurement:
+    notes: list[str] = []
+    if settings.pattern is not None:
+        height, width = np.shape(as_numpy(measurement))[-2:]
+        mask = read_masks(_options(settings), (height, width), notes)
     if mask is None:
         raise InputError("a mask is needed beside the measurement: (H, W), or (C, H, W) with one per band")
     if np.ma.is_masked(measurement) or np.ma.is_masked(mask):
         raise InputError("the masked values of a masked array would count; give its data, and bad_pixels=y.mask")
     y_array, mask_array = (np.asarray(as_numpy(values)) for values in (measurement, mask))
-    notes: list[str] = []
-    if settings.camera in ("dd", "cacti"):
+    if settings.camera in ("dd", *IN_PLACE):
         if settings.camera == "dd":
             mask_array = sheared_masks(mask_array, y_array.shape[-2:], settings.step, settings.num_bands, notes)
         settings = replace(settings, step=0, num_bands=None, shifts=None)
@@ -103,8 +113,8 @@ def _from_arrays(measurement: Array, mask: Array | None, settings: Settings) -> 
     if as_wide and step != 0 and displaced_down(mask_array, "mask"):
         raise InputError("the bands of the mask are displaced down the columns; transpose mask and measurement")
     shifts, mask_array = shifts_and_mask(mask_array, y_array.shape, stored, step, num_bands, "mask", notes)
-    y = np.array(y_array, np.float32, order="C")
-    return Measurement(y=y, mask=mask_array, shifts=shifts, notes=tuple(notes))
+    y, error = np.array(y_array, np.float32, order="C"), None if settings.pattern is None else 0.0
+    return Measurement(y=y, mask=mask_array, shifts=shifts, mask_error=error, notes=tuple(notes))
 
 
 def _geometry(settings: Settings) -> tuple[np.ndarray | None, float | None, int | None]:

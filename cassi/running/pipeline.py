@@ -321,7 +321,8 @@ def divide_by_white(
             "those of the snapshot are used for both"
         )
         white = replace(white, sensitivity=m.sensitivity)
-    same = replace(settings, uncertainty=False, side=None, camera=result.camera or "as-given")
+    camera = result.camera or ("as-given" if settings.searches else settings.camera)
+    same = replace(settings, uncertainty=False, side=None, camera=camera)
     scene = prepare_scene(replace(white, check=result.check), same, quiet)
     light = assemble(scene, solve_frames(scene, same, quiet, start), same, start)
     listener.inform(f"divided by the light on the white reference {white.source}: the cube is reflectance")

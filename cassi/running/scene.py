@@ -105,7 +105,7 @@ def prepare_camera(A: Camera, measurement: Array, settings: Settings) -> Scene:
     if A.dtype not in (torch.float32, torch.float64):
         raise InputError(f"a camera computes in float32 or float64, got {A.dtype}; build it from such a mask")
     pin_float32(A.device)
-    names = ("shifts", "step", "num_bands", "psf", "dark")
+    names = ("shifts", "step", "num_bands", "psf", "dark", "pattern")
     if twice := [name for name in names if getattr(settings, name) is not None]:
         what = "a camera brings its own geometry and blur along, and a dark frame is subtracted before"
         raise InputError(f"{what}; leave out {', '.join(twice)}")

@@ -121,7 +121,7 @@ def subspace_tv(
     copied = partial(torch.clone, memory_format=torch.contiguous_format)
     e = torch.zeros_like(y) if state is None else copied(state.e)
     if state is None:
-        z = analyse(A.adjoint(_scale(y.clone(), omega, V)), B).contiguous()
+        z = analyse(A.first_guess(_scale(y.clone(), 1 / a.clamp(min=1), V)), B).contiguous()
         q = z.new_zeros((2, *z.shape))
     else:
         z, q = copied(state.z), copied(state.q)
