@@ -43,6 +43,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     words = "what further shots of a scene, and the frames beside it, are worth"
     one = commands.add_parser("shots", help=words, parents=[data])
     one.add_argument("--size", type=int, default=256, help="of the windows [pixel] (default: %(default)s)")
+    words = "the default on snapshots of a mosaic sensor, beside interpolation"
+    one = commands.add_parser("mosaic", help=words, parents=[data])
+    one.add_argument("--scenes", type=int, choices=range(1, 11), metavar="1..10", default=10, help="default: 10")
+    one.add_argument("--size", type=int, default=128, help="of the windows [pixel] (default: %(default)s)")
+    one.add_argument("--figure", type=Path, metavar="FILE.png", help="draw the painted scene")
     words = "what a number set by hand is worth: the default beside the same with another value of it"
     one = commands.add_parser("ablate", help=words, parents=[data])
     words = "a constant of a module, choice.stages.STRIDE=4, and its other value"
