@@ -25,7 +25,7 @@ PARTS = (
     ("measurement y", MEASUREMENT, "(H, W') or (N, H, W')", "see Counts"),
     ("mask m", MASK, "(H, W) or (C, H, W)", "transmission, >= 0"),
     ("shifts d_c", SHIFTS, "(C,)", "pixel"),
-    ("wavelengths", WAVELENGTHS, "(C,)", "nm; values below 10 are micrometers"),
+    ("wavelengths", WAVELENGTHS, "(C,)", "as stated, or nm; values below 10 are micrometers"),
     ("truth", TRUTH, "(C, H, W) or (N, C, H, W)", "as y"),
     ("true mean over bands", MEAN_BAND, "(H, W)", "as y"),
     ("bad pixels", BAD_PIXELS, "(H, W'), nonzero is bad", ""),

@@ -21,46 +21,16 @@ import numpy as np
 
 from cassi.errors import InputError, one_line
 from cassi.files.atomic import stamp_of
+from cassi.files.statements import Entry as Entry, Selection as Selection, exchanged, unpack
 
 MAX_READ_BYTES = 8 * 2**30  # held at once; multiplied by the environment variable CASSI_READ_LIMIT
 SLACK = 2**26  # bytes that a stored piece may hold beyond what it is declared to
 MAX_INFLATION = 1032  # bytes that deflate makes of one, at most
 
-Selection = tuple[slice, ...]
 NO_DAMAGE = {  # what a drive says, by its number
     errno.EACCES, errno.EAGAIN, errno.EBUSY, errno.EIO, errno.EISDIR, errno.EMFILE, errno.ENOENT, errno.ENOLCK,
     errno.ENFILE, errno.EPERM, errno.ESTALE, errno.ETIMEDOUT, errno.ETXTBSY,
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One array of a file, as declared before it is read.
-
-    `axes` are the letters of the axes, if the file states them (N frame, C band, H row, W column); `bits` is the bit
-    depth, if known and smaller than that of the type; `problem` is why the entry cannot be read ("text").
-    `packed` is the integer type that whole floats are stored in; `declares_missing` is whether the file says what
-    stands for no value, which is read as NaN.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype | None
-    axes: str | None = None
-    bits: int | None = None
-    problem: str | None = None
-    attributes: Mapping[str, object] = field(default_factory=dict)
-    packed: np.dtype | None = None
-    declares_missing: bool = False
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes that a number takes once it is read."""
-        return 1 if self.dtype is None else max(self.dtype.itemsize, 8 * self.declares_missing)
-
-    def __str__(self) -> str:
-        name = one_line(self.name, 80)  # any name must be printable
-        return f"{name} ({one_line(self.problem)})" if self.dtype is None else f"{name} {self.shape} {self.dtype}"
 
 
 # The letters of the axes of the arrays that results and measurements have, the last ones where an array has fewer.
@@ -72,12 +42,6 @@ LETTERS = {
 }
 
 
-def valid_axes(axes: object, rank: int) -> str | None:
-    """Letters that a file states for the axes of an array of this rank; None if they cannot be that."""
-    valid = isinstance(axes, str) and set(axes) <= set("NCHW") and len(set(axes)) == len(axes) == rank
-    return str(axes) if valid else None
-
-
 class CubeContent(NamedTuple):
     """The content of a cube file: `cube` (C, H, W) or (N, C, H, W) float32, `wavelengths` (C,) [nm]."""
 
@@ -87,7 +51,7 @@ class CubeContent(NamedTuple):
     attributes: Mapping[str, str | int | float | bool]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Container:
     """The named arrays of one file; `bands_last` if the format usually has bands in the last axis, as MATLAB."""
 
@@ -118,6 +82,8 @@ class Container:
             raise InputError(f"{where} is complex: expected real numbers; save its real part or magnitude")
         if entry.dtype.kind not in "biuf":
             raise InputError(f"{where} holds {entry.dtype}, not numbers: expected real numbers")
+        if entry.unclear is not None:
+            raise InputError(f"{where} {entry.unclear}")
         if 0 in entry.shape:
             raise InputError(f"{where} is empty, its shape is {entry.shape}")
 
@@ -132,7 +98,11 @@ class Container:
         shape = tuple(len(range(*part.indices(n))) for part, n in zip(picked, entry.shape, strict=True))
         check_size(self.path, f"'{entry.name}' {shape}", math.prod(shape) * entry.itemsize, "read fewer frames")
         with damage_as_input_error(self.path, self.format):
-            return self.reader(entry, picked)
+            if entry.values is not None:
+                return entry.values[picked]
+            values = self.reader(entry, exchanged(picked, entry.swapped))
+            values = values if entry.swapped is None else values.swapaxes(*entry.swapped)
+            return unpack(entry, values, picked) if entry.attributes else values
 
 
 def covers(picked: Selection, shape: tuple[int, ...]) -> bool:

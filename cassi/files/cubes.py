@@ -1,5 +1,6 @@
 """Read a spectral cube from any supported file."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -7,10 +8,10 @@ import numpy as np
 from cassi.errors import InputError
 from cassi.files.atomic import PathLike
 from cassi.files.container import Container, Entry
-from cassi.files.names import MASK, TRUTH, WAVELENGTHS, find, pick
+from cassi.files.names import BIT_DEPTH, MASK, TRUTH, WAVELENGTHS, find, number_in, pick
 from cassi.files.opening import open_container
 from cassi.files.scaling import band_axis, mask_to_float32, scale_cube
-from cassi.optics.wavelengths import check_wavelengths
+from cassi.files.wavelength_files import read_wavelengths
 
 
 def read_cube(path: PathLike, *, key: str | None = None) -> tuple[np.ndarray, np.ndarray | None]:
@@ -32,10 +33,9 @@ def read_cube(path: PathLike, *, key: str | None = None) -> tuple[np.ndarray, np
     container = open_container(Path(path))
     entry, _ = pick(container, TRUTH, "cube", key)
     found = find(container, WAVELENGTHS)
-    wavelengths = None if found is None or found is entry else np.ravel(container.read(found))
     values = container.read(entry)
     if values.ndim == 3:
-        values = _bands_first(container, entry, values, None if wavelengths is None else wavelengths.size)
+        values = _bands_first(container, entry, values, None if found is None else math.prod(found.shape))
     elif values.ndim == 2:  # one band, its axis dropped
         values = values[None]
     elif values.ndim == 4:
@@ -43,10 +43,9 @@ def read_cube(path: PathLike, *, key: str | None = None) -> tuple[np.ndarray, np
     else:
         raise InputError(f"{path}: '{entry.name}' has shape {values.shape}, expected (C, H, W) or (N, C, H, W)")
     values = values if entry.packed is None else values.astype(entry.packed)
-    cube = scale_cube(values, f"{path}: '{entry.name}'")[0]
-    if found is None or wavelengths is None:
-        return cube, None
-    return cube, check_wavelengths(wavelengths, cube.shape[-3], f"{path}: '{found.name}'")
+    bits = entry.bits or number_in(BIT_DEPTH, container)
+    cube = scale_cube(values, f"{path}: '{entry.name}'", None if bits is None else int(bits))[0]
+    return cube, None if found is None or found is entry else read_wavelengths(container, found, cube.shape[-3])
 
 
 def _bands_first(container: Container, entry: Entry, values: np.ndarray, count: int | None) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from cassi.errors import InputError
 from cassi.files.atomic import PathLike
 from cassi.files.container import Container
-from cassi.files.names import BAD_PIXELS, MASK, SENSITIVITY, find, pick
+from cassi.files.names import BAD_PIXELS, MASK, SENSITIVITY, find, lookup, pick
 from cassi.files.opening import open_container
 from cassi.optics.measurement import any_bad
 
@@ -34,14 +35,17 @@ def read_bad_pixels(
 
 
 def read_sensitivity(
-    container: Container, shape: tuple[int, ...], transposed: bool, notes: list[str]
+    sources: Mapping[Container, bool], shape: tuple[int, ...], notes: list[str]
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """That of each detector pixel, or for each frame, if the file has one, and the pixels that have none."""
-    entry = find(container, SENSITIVITY)
-    if entry is None:
+    """That of each detector pixel, or for each frame, if a file has one, and the pixels that have none.
+
+    `sources` are the files, and whether their images are to be transposed.
+    """
+    if (found := lookup(SENSITIVITY, *sources)) is None:
         return None, None
+    container, entry = found
     values = np.asarray(container.read(entry), dtype=np.float32)
-    values = values.swapaxes(-1, -2) if transposed and values.ndim > 1 else values
+    values = values.swapaxes(-1, -2) if sources[container] and values.ndim > 1 else values
     if values.shape[-2:] != shape or values.ndim > 3:
         notes.append(f"'{entry.name}' {entry.shape} is not that of the detector's pixels {shape}: not used")
         return None, None

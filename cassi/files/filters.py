@@ -10,7 +10,8 @@ from cassi.errors import InputError
 from cassi.files.atomic import PathLike
 from cassi.files.opening import open_container
 from cassi.files.options import ReadOptions
-from cassi.files.wavelength_files import TABLES, read_table
+from cassi.files.tables import rows_of_numbers
+from cassi.files.wavelength_files import TABLES
 from cassi.optics.mosaic import Mosaic
 
 BAYER = ("rggb", "bggr", "grbg", "gbrg")
@@ -57,7 +58,7 @@ def _array(source: PathLike | np.ndarray, what: str) -> np.ndarray:
         return source
     path = Path(source)
     if path.suffix.lower() in TABLES:
-        rows = read_table(path, f"a {what}, a row each line")
+        *_, rows = rows_of_numbers(path, f"a {what}, a row each line")
         if len({len(row) for row in rows}) > 1:
             raise InputError(f"{path}: its lines hold different counts of numbers, expected a {what}")
         return np.array(rows)

@@ -1,7 +1,14 @@
 """Usual names of arrays, and the role of each array in a file."""
 
-from cassi.errors import InputError
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from cassi.errors import InputError, one_line
 from cassi.files.container import Container, Entry
+from cassi.files.statements import in_memory
 
 # In order of preference; compared in lower case and without the path inside the file.
 MEASUREMENT = ("measurement", "measurements", "meas", "meas_real", "y", "snapshot", "snapshots", "frames", "g")
@@ -12,6 +19,11 @@ SHIFTS = ("shifts", "shift", "dispersion_shifts")
 MEAN_BAND = ("mean_band",)
 BAD_PIXELS = ("bad_pixels", "bad_pixel_mask", "badpixels", "hot_pixels")
 SENSITIVITY = ("sensitivity",)
+STEP = ("step",)
+NUM_BANDS = ("num_bands",)
+BIT_DEPTH = ("bit_depth",)
+IMAGES = (MEASUREMENT, MASK, TRUTH)
+UNITS = ("nm", "um", "angstrom", "cm1", "ghz", "thz", "ev", "m")  # at the end of a name
 READABLE_NAMES = {
     "measurement": MEASUREMENT,
     "mask": MASK,
@@ -31,11 +43,56 @@ def role_of(entry: Entry) -> str | None:
 
 
 def find(container: Container, names: tuple[str, ...]) -> Entry | None:
-    """The entry whose name comes first in `names`; if several match, the least nested one."""
-    by_leaf: dict[str, Entry] = {}
+    """The entry whose name comes first in `names`; if several match, the least nested one.
+
+    A vector is no image, as `x` and `y` where these are coordinates, and an image no list. A list may be an attribute
+    of the file, and the name of wavelengths end in their unit.
+    """
+    is_list, by_leaf = names in (WAVELENGTHS, SHIFTS), dict[str, Entry]()
+    if is_list:
+        for attributes in (*(entry.attributes for entry in container.entries), container.attributes):
+            stated = {name: value for name, value in attributes.items() if name.lower() in names}
+            by_leaf |= {name.lower(): in_memory(name, value) for name, value in stated.items() if np.size(value) > 1}  # type: ignore[arg-type]
     for entry in sorted(container.entries, key=lambda entry: entry.name.count("/"), reverse=True):
-        by_leaf[entry.name.rsplit("/", 1)[-1].lower()] = entry
+        leaf = entry.name.rsplit("/", 1)[-1].lower()
+        long = sum(n > 1 for n in entry.shape)
+        counts = leaf in ("x", "y") or entry.attributes.get("CLASS") == "DIMENSION_SCALE"  # the axis of another array
+        if entry.dtype is not None and (long > 1 if is_list else names in IMAGES and long < 2 and counts):
+            continue
+        stem, _, unit = leaf.rpartition("_")
+        if names == WAVELENGTHS and stem in names and unit in UNITS:
+            leaf, entry = stem, replace(entry, attributes={"units": unit} | dict(entry.attributes))
+        by_leaf[leaf] = entry
     return next((by_leaf[name] for name in names if name in by_leaf), None)
+
+
+def lookup(names: tuple[str, ...], *sources: Container) -> tuple[Container, Entry] | None:
+    """What the first of these files holds that has an array of such a name: the measurement's before the mask's."""
+    found = ((source, find(source, names)) for source in sources)
+    return next(((source, entry) for source, entry in found if entry is not None), None)
+
+
+def number_in(names: tuple[str, ...], *sources: Container | Entry) -> float | None:
+    """A number that the first of these files or arrays states, as an attribute or as an array of one value; or None.
+
+    Raises:
+        InputError: it is stated, and is not one finite number.
+    """
+    for source, name in itertools.product(sources, names):
+        value = source.attributes.get(name)
+        if isinstance(source, Container) and value is None and (entry := find(source, (name,))) is not None:
+            value = source.read(entry) if entry.dtype is not None else "what is no number"
+        if value is None:
+            continue
+        try:
+            (number,) = np.asarray(value, dtype=float).reshape(-1)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number):
+            where = source.path if isinstance(source, Container) else f"'{source.name}'"
+            raise InputError(f"{where}: '{name}' must be one finite number, got {one_line(repr(value), 60)}")
+        return float(number)
+    return None
 
 
 def is_result(container: Container) -> bool:

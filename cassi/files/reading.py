@@ -25,18 +25,34 @@ from cassi.files.layout import (
     sheared_masks,
     shifts_and_mask,
 )
-from cassi.files.names import MASK, MEAN_BAND, MEASUREMENT, SHIFTS, TRUTH, WAVELENGTHS, find, is_result, pick
+from cassi.files.names import (
+    BIT_DEPTH,
+    MASK,
+    MEAN_BAND,
+    MEASUREMENT,
+    NUM_BANDS,
+    SHIFTS,
+    STEP,
+    TRUTH,
+    WAVELENGTHS,
+    find,
+    is_result,
+    lookup,
+    number_in,
+    pick,
+)
 from cassi.files.opening import open_container
 from cassi.files.options import MAX_BANDS, Levels, ReadOptions
 from cassi.files.scaling import band_axis, digits, mask_to_float32, plan_counts, read_leading, scale_cube, to_float32
-from cassi.files.wavelength_files import differing, parse_wavelengths, wavelength_source
-from cassi.optics.geometry import Shifts
+from cassi.files.wavelength_files import differing, parse_wavelengths, read_wavelengths, wavelength_source
+from cassi.optics.geometry import Shifts, check_step
 from cassi.optics.measurement import Measurement, any_bad
 from cassi.optics.outliers import remove_impulses, remove_plateau
 from cassi.optics.wavelengths import PRESETS, check_wavelengths
 
 MAX_RATIO = 2.0  # of the light of a truth to that of its snapshot, from which on it is in another unit
 ALIKE = 1.1  # ... from which on it may be
+SCALE = ("scale",)
 
 
 def read_measurement(
@@ -110,6 +126,9 @@ class OpenedMeasurement:
         raw, bad = bad_pixels_of(self.counts(frames), self.marked, frames, self.entry.declares_missing, notes)
         kind, levels = self.entry.dtype or raw.dtype, self.options.levels
         counts = plan_counts(kind, float(raw.min()), float(raw.max()), self.entry.bits, levels, digits(raw))
+        if kind.kind == "f" and counts.saturation is None and self.entry.bits and (per := number_in(SCALE, container)):
+            # floats that were divided by the counts per unit, the largest of which is full scale
+            counts = replace(counts, saturation=(2.0**self.entry.bits - 1.5) / per)
         y, saturated = counts.apply(raw, name)
         del raw
         notes.append(counts.note)
@@ -132,9 +151,9 @@ class OpenedMeasurement:
         cube = None if truth is None else _in_unit_of(y, self.mask, *truth, counts.scale, notes)
         scale, unit = counts.scale, counts.unit
         if scale == 1:
-            scale = _number(container, "scale") or scale
+            scale = number_in(SCALE, container) or scale
             unit = str(container.attributes.get("unit", unit))
-        gain = _number(container, "gain")
+        gain = number_in(("gain",), container)
         size = (self.mask.shape[-2], self.mask.shape[-1])
         m = Measurement(
             y=y,
@@ -149,7 +168,7 @@ class OpenedMeasurement:
             unit=one_line(unit, 80),
             scale=scale,
             gain=None if gain is None else gain * counts.scale,
-            read_noise=_number(container, "read_noise"),
+            read_noise=number_in(("read_noise",), container),
             notes=tuple(Note(note) for note in notes),
             stored=(counts.black, counts.scale),
             transposed=self.layout.transposed,
@@ -181,34 +200,33 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
         bands = sheared_masks(array, image_size(container, entry), options.step, options.num_bands, notes)
         options = replace(options, mask=bands, mask_key=None, step=0, num_bands=None)
         mask_container, mask_entry = _mask_source(container, bands, None, notes)
+    if (bits := number_in(BIT_DEPTH, container)) is not None:
+        entry = replace(entry, bits=entry.bits or int(bits))
     layout = match_layout(container, entry, mask_container, mask_entry, options.num_bands)
     array = read_leading(mask_container, mask_entry, layout.mask_axis)
-    shape = tuple(n for i, n in enumerate(entry.shape) if i != layout.stack_axis)
-    stored = _stored_shifts(container, mask_container if array.ndim == 3 else container, options)
-    as_wide = array.ndim == 3 and array.shape[1:] == shape
-    in_place = options.step == 0 or (stored is not None and not stored.any())
+    rows, columns = (n for i, n in enumerate(entry.shape) if i != layout.stack_axis)
+    files = tuple(dict.fromkeys((container, mask_container)))
+    stored, step, num_bands = _geometry(files, (entry, mask_entry), array.ndim, options, notes)
+    as_wide = array.ndim == 3 and array.shape[1:] == (rows, columns)
+    in_place = step == 0 or (stored is not None and not stored.any())
     if as_wide and not in_place and displaced_down(array, mask_entry.name):
         layout = replace(layout, transposed=True)
     if layout.transposed:
         notes.append("the dispersion runs down the columns: measurement and mask are transposed")
-    rows, columns = (n for i, n in enumerate(entry.shape) if i != layout.stack_axis)
     image = (columns, rows) if layout.transposed else (rows, columns)
-    marked = read_bad_pixels(container, options.bad_pixels, image, layout.transposed)
     turned = layout.transposed and not is_found_camera(mask_container)
     array = np.swapaxes(array, -1, -2) if turned else array
     mask, note = mask_to_float32(array, f"{mask_container.path}: '{mask_entry.name}'")
     notes += [note] if note else []
-    if mask_container is not container:  # the file of a camera may list pixels that it does not explain
-        extra = read_bad_pixels(mask_container, None, image, turned)
-        marked = extra if marked is None else marked if extra is None else marked | extra
-    sensitivity, dead = read_sensitivity(container, image, layout.transposed, notes)
-    if mask_container is not container and sensitivity is None:
-        sensitivity, dead = read_sensitivity(mask_container, image, turned, notes)
-    if dead is not None and dead.any():
-        marked = dead if marked is None else marked | dead
-    shifts, mask = shifts_and_mask(mask, image, stored, options.step, options.num_bands, mask_entry.name, notes)
-    bands_nm, source = _wavelengths(container, mask_container, options.wavelengths, len(shifts), notes)
-    origin = {"mask": mask_container.path.name, "wavelengths": source, "refined": _refined(mask_container)}
+    sources = {container: layout.transposed}  # the files, and whether their images are to be transposed
+    sources.setdefault(mask_container, turned)  # that of a camera may list pixels that it does not explain
+    marked = [read_bad_pixels(source, None, image, across) for source, across in sources.items()]
+    if options.bad_pixels is not None:  # in place of those of the measurement
+        marked[0] = read_bad_pixels(container, options.bad_pixels, image, layout.transposed)
+    sensitivity, dead = read_sensitivity(sources, image, notes)
+    shifts, mask = shifts_and_mask(mask, image, stored, step, num_bands, mask_entry.name, notes)
+    nm, source_of_nm = _wavelengths(files, options.wavelengths, len(shifts), notes)
+    origin = {"mask": mask_container.path.name, "wavelengths": source_of_nm, "refined": _refined(mask_container)}
     return OpenedMeasurement(
         container,
         options,
@@ -217,9 +235,9 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
         layout,
         mask,
         shifts,
-        bands_nm,
-        marked,
-        0.0 if options.pattern is not None else _number(mask_container, "mask_error"),
+        nm,
+        any_bad((*marked, dead)),
+        0.0 if options.pattern is not None else number_in(("mask_error",), mask_container),
         sensitivity,
         tuple(notes),
         {name: value for name, value in origin.items() if value},
@@ -255,30 +273,38 @@ def _mask_source(
     return mask_container, entry
 
 
-def _stored_shifts(container: Container, mask_container: Container, options: ReadOptions) -> np.ndarray | None:
-    """The shifts in the file of the measurement, or of a camera with one mask per band, unless a step is given."""
-    sources = (container, mask_container) if options.step is None else ()
-    source, entry = next(
-        ((one, found) for one in sources if (found := find(one, SHIFTS)) is not None), (container, None)
-    )
-    if entry is None:
-        return None
-    if math.prod(entry.shape) > MAX_BANDS:
-        raise InputError(f"{source.path}: '{entry.name}' {entry.shape} must be at most {MAX_BANDS} numbers")
-    stored = np.asarray(source.read(entry), dtype=np.float64).reshape(-1)
-    if not np.isfinite(stored).all():
-        raise InputError(f"{source.path}: '{entry.name}' must be finite [pixel]")
-    if options.num_bands not in (None, stored.size):
-        raise InputError(f"{source.path}: 'shifts' holds {stored.size} bands, {options.num_bands} were given")
-    return stored
+def _geometry(
+    sources: tuple[Container, ...], entries: tuple[Entry, Entry], rank: int, options: ReadOptions, notes: list[str]
+) -> tuple[np.ndarray | None, float | None, int | None]:
+    """Shifts, step and number of bands for a mask of this rank, as far as they are known.
+
+    What is given comes before what a file states: shifts, or step and bands.
+    """
+    step, num_bands = options.step, options.num_bands
+    if step is not None:
+        return None, step, num_bands
+    if (found := lookup(SHIFTS, *sources)) is not None:
+        source, entry = found
+        if math.prod(entry.shape) > MAX_BANDS:
+            raise InputError(f"{source.path}: '{entry.name}' {entry.shape} must be at most {MAX_BANDS} numbers")
+        stored = np.asarray(source.read(entry), dtype=np.float64).reshape(-1)
+        if not np.isfinite(stored).all():
+            raise InputError(f"{source.path}: '{entry.name}' must be finite [pixel]")
+        if num_bands not in (None, stored.size):
+            raise InputError(f"{source.path}: 'shifts' holds {stored.size} bands, {num_bands} were given")
+        return stored, None, num_bands
+    step, bands = number_in(STEP, *sources, *entries), number_in(NUM_BANDS, *sources)
+    if step is not None:
+        check_step(step)
+        notes.append(f"the step of {step:g} px is stated by the file")
+    return None, step, int(bands) if num_bands is None and bands is not None and rank == 2 else num_bands
 
 
 def _wavelengths(
-    container: Container, mask_container: Container, given: str | np.ndarray | None, num_bands: int, notes: list[str]
+    sources: tuple[Container, ...], given: str | np.ndarray | None, num_bands: int, notes: list[str]
 ) -> tuple[np.ndarray | None, str]:
-    """The wavelengths of the bands, and where they come from in words."""
-    found = ((source, find(source, WAVELENGTHS)) for source in (container, mask_container))
-    source, entry = next((one for one in found if one[1] is not None), (container, None))
+    """The wavelengths given, or those that the first of the files states [nm], and where they come from in words."""
+    found = lookup(WAVELENGTHS, *sources)
     if given is not None:
         chosen = (
             parse_wavelengths(given, num_bands)
@@ -286,12 +312,10 @@ def _wavelengths(
             else check_wavelengths(given, num_bands, "wavelengths")
         )
         with suppress(InputError):  # what the file holds is not used
-            stored = None if entry is None else check_wavelengths(source.read(entry), num_bands, entry.name)
-            notes += differing(chosen, stored)
+            notes += differing(chosen, None if found is None else read_wavelengths(*found, num_bands))
         return chosen, "" if chosen is None else wavelength_source(given)
-    if entry is not None:
-        stated = check_wavelengths(source.read(entry), num_bands, f"{source.path}: '{entry.name}'")
-        return stated, f"the file {source.path.name}"
+    if found is not None and (stated := read_wavelengths(*found, num_bands)) is not None:
+        return stated, f"the file {found[0].path.name}"
     presets = ", ".join(name for name, preset in PRESETS.items() if len(preset.wavelengths) == num_bands)
     notes.append(f"wavelengths unknown: bands are numbered{f'; presets of {num_bands}: {presets}' if presets else ''}")
     return None, ""
@@ -314,7 +338,7 @@ def _truth(opened: OpenedMeasurement, frames: int | slice | None, notes: list[st
     one of these frames."""
     container, layout, num_bands = opened.container, opened.layout, len(opened.shifts)
     entry = find(container, TRUTH)
-    if entry is None or entry in (opened.entry, opened.mask_entry):
+    if entry is None or entry.name == opened.entry.name or entry is opened.mask_entry:
         return None
     size = (opened.mask.shape[-2], opened.mask.shape[-1])
     image, values = size[::-1] if layout.transposed else size, None
@@ -395,17 +419,3 @@ def _mean_band(container: Container, layout: Layout, size: tuple[int, int], note
         notes.append(f"'{entry.name}' {entry.shape} does not fit the image {size}: not used")
         return None
     return scale_cube(values, f"{container.path}: '{entry.name}'")[0]
-
-
-def _number(container: Container, name: str) -> float | None:
-    """A number stored as an attribute of the file or as an array of one value, or None."""
-    value: object = container.attributes.get(name)
-    if value is None:
-        entry = container.entry(name)
-        if entry is None or math.prod(entry.shape) != 1:
-            return None
-        value = container.read(entry)
-    array = np.asarray(value)
-    if array.size != 1 or array.dtype.kind not in "biuf" or not np.isfinite(array.item()):
-        raise InputError(f"{container.path}: '{name}' must be one finite number, got {value!r}")
-    return float(array.item())

@@ -154,10 +154,10 @@ def mask_to_float32(values: np.ndarray, name: str) -> tuple[np.ndarray, str | No
     return to_float32(scaled, name), note
 
 
-def scale_cube(values: np.ndarray, name: str) -> tuple[np.ndarray, str | None]:
+def scale_cube(values: np.ndarray, name: str, bits: int | None = None) -> tuple[np.ndarray, str | None]:
     """A cube as float32, with integers divided by the full scale of their bit depth, and a note if they were."""
     if values.dtype.kind in "iu":
-        counts = plan_counts(values.dtype, 0.0, float(values.max()), None)  # negative values are radiance
+        counts = plan_counts(values.dtype, 0.0, float(values.max()), bits)  # negative values are radiance
         return counts.apply(values, name)[0], f"{name}: {counts.note}"
     return to_float32(values, name), None
 

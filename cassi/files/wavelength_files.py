@@ -1,27 +1,22 @@
 """Wavelengths as given by the user: a preset, a range, a list, a file."""
 
-import codecs
 import math
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
-from cassi.errors import InputError, one_line
+from cassi.errors import InputError
+from cassi.files.container import Container, Entry
 from cassi.files.names import WAVELENGTHS, find
 from cassi.files.opening import open_container
-from cassi.optics.wavelengths import PRESETS, check_wavelengths
+from cassi.files.statements import OF_FILE
+from cassi.files.tables import read_table, rows_of_numbers
+from cassi.optics.wavelengths import PRESETS, check_wavelengths, to_nanometers
 
-MAX_TEXT_BYTES = 1 << 20
-TABLES = (".txt", ".csv", ".tsv")  # read as text
+TABLES = (".csv", ".txt", ".tsv", ".dat", ".asc")  # the suffixes of text
 MAX_ROUNDING = 1.0  # [nm] between lists of wavelengths that are the same
-BYTE_ORDER_MARKS = (  # the longer first
-    (codecs.BOM_UTF32_LE, "utf-32-le"),
-    (codecs.BOM_UTF32_BE, "utf-32-be"),
-    (codecs.BOM_UTF16_LE, "utf-16-le"),
-    (codecs.BOM_UTF16_BE, "utf-16-be"),
-    (codecs.BOM_UTF8, "utf-8"),
-)
 
 
 def parse_wavelengths(text: str, num_bands: int | None, *, of: str = "bands") -> np.ndarray | None:
@@ -54,7 +49,7 @@ def parse_wavelengths(text: str, num_bands: int | None, *, of: str = "bands") ->
     elif text.count(":") == 2 and not os.path.exists(text):
         values = _parse_range(text)
     elif os.path.isfile(text):
-        values = _read_file(Path(text))
+        values = _read_file(Path(text), num_bands)
     else:
         try:
             values = np.array([float(part) for part in text.split(",")])
@@ -102,40 +97,44 @@ def differing(given: np.ndarray | None, stored: np.ndarray | None) -> list[str]:
     ]
 
 
-def _decode(data: bytes) -> str:
-    """The text of a file: UTF-8, or what a byte order mark says; UTF-16 without one shows in its zeros."""
-    for mark, name in BYTE_ORDER_MARKS:
-        if data.startswith(mark):
-            return data.removeprefix(mark).decode(name, errors="replace")
-    zeros = [data[start::2].count(0) for start in (0, 1)]
-    name = "utf-8" if max(zeros) < len(data) / 8 else "utf-16-be" if zeros[0] > zeros[1] else "utf-16-le"
-    return data.decode(name, errors="replace")
+def read_wavelengths(container: Container, entry: Entry, num_bands: int) -> np.ndarray | None:
+    """The wavelengths [nm] (C,) of an array, in the unit that the file states; None where it numbers the bands."""
+    name = f"{container.path}: '{entry.name}'"
+    nm = to_nanometers(container.read(entry), _unit_of(container, entry), name)
+    return None if nm is None else check_wavelengths(nm, num_bands, name)
 
 
-def read_table(path: Path, expected: str) -> list[list[float]]:
-    """The numbers of a short text file by line, separated by blanks, commas or semicolons; headings are skipped."""
-    if path.stat().st_size > MAX_TEXT_BYTES:
-        raise InputError(f"{path}: {path.stat().st_size} bytes, expected a short list of numbers")
-    rows: list[list[float]] = []
-    for line in _decode(path.read_bytes()).splitlines():
-        try:
-            row = [float(word) for word in line.replace(",", " ").replace(";", " ").split()]
-        except ValueError:
-            if rows:
-                raise InputError(f"{path}: expected {expected}, got {one_line(line, 80)!r}") from None
-            continue
-        rows += [row] if row else []
-    if not rows:
-        raise InputError(f"{path}: expected {expected}, got none")
-    return rows
+def _unit_of(container: Container, entry: Entry) -> str | None:
+    said = (entry.attributes.get("units"), *(container.attributes.get(name) for name in OF_FILE[3:]))
+    stated = next((value for value in said if value is not None), None)
+    if stated is None:
+        return None
+    first = np.asarray(stated).reshape(-1)[0]
+    return first.decode(errors="replace") if isinstance(first, bytes) else str(first)
 
 
-def _read_file(path: Path) -> np.ndarray:
+def _read_text(path: Path, num_bands: int | None) -> np.ndarray:
+    """The column of wavelengths of a table, or all numbers of a list, [nm]."""
+    what = "numbers only, one wavelength [nm] per band"
+    with suppress(InputError):
+        table = read_table(path, what, columns=2)
+        if any(table.heads) or table.first:
+            return table.wavelengths()[1]
+    found = {tuple(value for row in rows for value in row) for rows in rows_of_numbers(path, what)}
+    fitting = {numbers for numbers in found if num_bands in (None, len(numbers))} or found
+    if len(fitting) > 1:
+        raise InputError(f"{path}: are the commas decimal? Write one wavelength a line, with a point")
+    return np.array(next(iter(fitting)))
+
+
+def _read_file(path: Path, num_bands: int | None) -> np.ndarray:
     if path.suffix.lower() in TABLES:
-        rows = read_table(path, "numbers only, one wavelength [nm] per band")
-        return np.array([value for row in rows for value in row])
+        return _read_text(path, num_bands)
     container = open_container(path)
     entry = find(container, WAVELENGTHS)
     if entry is None:
         raise InputError(f"{path}: no wavelengths found; it holds {container.listing()}")
-    return container.read(entry)
+    nm = read_wavelengths(container, entry, math.prod(entry.shape))
+    if nm is None:
+        raise InputError(f"{path}: '{entry.name}' numbers the bands; give wavelengths")
+    return nm

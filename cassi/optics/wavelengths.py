@@ -1,14 +1,32 @@
 """Wavelengths of the bands: named presets with their sources, and checks."""
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
-from cassi.errors import InputError
+from cassi.errors import InputError, one_line
 
 MIN_WAVELENGTH = 100.0  # [nm]; glass, quartz and air absorb what is shorter
+MAX_WAVELENGTH = 1e5  # [nm]; longer is no light of a lens
+LIGHT = 299792458e9  # its speed [nm/s]
+ELECTRONVOLT = 1239.841984  # h c / e [nm]
+LENGTHS = {  # [nm]
+    **dict.fromkeys(("nm", "nanometer", "nanometre"), 1.0),
+    **dict.fromkeys(("um", "micron", "micrometer", "micrometre", "mum"), 1e3),
+    **dict.fromkeys(("a", "\u00e5", "\u212b", "ang", "angstrom", "\u00e5ngstr\u00f6m", "\u00e5ngstrom"), 0.1),
+    **dict.fromkeys(("pm", "picometer", "picometre"), 1e-3),
+    **dict.fromkeys(("mm", "millimeter", "millimetre"), 1e6),
+    **dict.fromkeys(("cm", "centimeter", "centimetre"), 1e7),
+    **dict.fromkeys(("m", "meter", "metre"), 1e9),
+}
+FREQUENCIES = {  # [Hz]
+    "hz": 1.0, "khz": 1e3, "mhz": 1e6, "ghz": 1e9, "thz": 1e12, "phz": 1e15,
+    "hertz": 1.0, "kilohertz": 1e3, "megahertz": 1e6, "gigahertz": 1e9, "terahertz": 1e12,
+}  # fmt: skip
+ENERGIES = {"ev": 1.0, "mev": 1e-3, "kev": 1e3, "electronvolt": 1.0}  # [eV]
 
 
 class Preset(NamedTuple):
@@ -49,6 +67,58 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         ),
     }
 )
+
+
+def to_nanometers(values: np.ndarray, unit: str | None, name: str) -> np.ndarray | None:
+    """Wavelengths [nm] from what a file states in a unit: a length, a wavenumber, a frequency or an energy.
+
+        lambda = 1 / wavenumber = c / frequency = h c / energy
+
+    Without a unit they stay as they are (`check_wavelengths`). None for numbers of bands: the unit "Index", or 1, 2, 3
+    ... without any.
+
+    Raises:
+        InputError: another unit, or values that no optical band has in it.
+
+    Example:
+        >>> to_nanometers(np.array([20000.0]), "cm-1", "wl"), to_nanometers(np.array([0.5]), "um", "wl")
+        (array([500.]), array([500.]))
+    """
+    values = np.asarray(values, dtype=np.float64).reshape(-1)
+    text = "" if unit is None else unit.strip().strip("[](){}.").strip()
+    factor, word = 1.0, re.sub(r"[\s_*]", "", text).replace("\u00b5", "u").replace("\u03bc", "u")
+    if number := re.match(r"(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)(?=[A-Za-z\u00c5\u212b])", word):  # "1e-9 m"
+        factor, word = float(number[1]), word[number.end() :]
+    if word.lower() in ("", "unknown", "none", "n/a"):
+        counts = np.arange(len(values)) + (values[0] if len(values) else 0)
+        return None if len(values) > 1 and values[0] in (0, 1) and np.array_equal(values, counts) else values
+    if word.lower().rstrip("s") in ("index", "indexe", "band", "bandnumber", "number", "channel", "pixel", "count"):
+        return None
+    inverse = re.fullmatch(r"(?:1/|per|inverse|reciprocal)(.+)|(.+?)\^?(?:-1|\u207b\u00b9)", word.lower())
+    if inverse or word.lower().rstrip("s") in ("wavenumber", "kayser"):
+        power, length = -1, next(filter(None, inverse.groups())) if inverse else "cm"
+    else:
+        power, length = 1, word
+    nm: np.ndarray
+    with np.errstate(divide="ignore"):
+        if (size := _among(LENGTHS, length)) is not None:
+            nm = (values * factor) ** power * size
+        elif power == 1 and (size := _among(FREQUENCIES, word)) is not None:
+            nm = LIGHT / (values * factor * size)
+        elif power == 1 and (size := _among(ENERGIES, word)) is not None:
+            nm = ELECTRONVOLT / (values * factor * size)
+        else:
+            what = f"{name}: the unit {one_line(text, 40)!r} is none of wavelengths"
+            raise InputError(f"{what}, expected nm, um, Angstrom, 1/cm, GHz or eV; give the wavelengths in nm")
+    if not (MIN_WAVELENGTH <= nm.min() and nm.max() <= MAX_WAVELENGTH):
+        what = f"{values.min():g} to {values.max():g} {text} are {nm.min():g} to {nm.max():g} nm"
+        raise InputError(f"{name}: {what}, which no camera sees; give the wavelengths in nm")
+    return nm if factor * size * power == 1 else np.asarray(np.round(nm, 9))
+
+
+def _among(units: Mapping[str, float], word: str) -> float | None:
+    """A unit by its name, singular or plural, in any case where this is clear."""
+    return next((units[w] for w in (word, word.lower(), word.lower().rstrip("s")) if w in units), None)
 
 
 def check_wavelengths(values: np.ndarray, num_bands: int, name: str, *, of: str = "bands") -> np.ndarray:

@@ -1,16 +1,20 @@
 """Read and write ENVI images, a header .hdr beside its data, with the package `spectral`."""
 
 import json
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from cassi.errors import InputError, import_extra
 from cassi.files.container import Container, CubeContent, Entry, Selection, damage_as_input_error
+from cassi.files.statements import in_memory, stated_entry
 
 SIGNATURE = b"ENVI"
 DATA = ".img"
 MAX_STATED = 500  # letters of an attribute that the header, which people read, has
+SUFFIXES = (DATA, ".dat", ".sli", ".hyspex", ".raw", ".bin", ".bsq", ".bil", ".bip")  # of the data
 
 
 def open_envi(path: Path) -> Container:
@@ -22,7 +26,7 @@ def open_envi(path: Path) -> Container:
     envi = import_extra("spectral.io.envi", "envi")
     with damage_as_input_error(path, "ENVI"):
         try:
-            image = envi.open(str(path))
+            image = _open(path)
         except envi.EnviDataFileNotFoundError as error:
             raise InputError(f"{path}: its data are missing, expected {path.stem}{DATA} beside it") from error
         if not isinstance(image, envi.BilFile | envi.BipFile | envi.BsqFile):
@@ -31,22 +35,37 @@ def open_envi(path: Path) -> Container:
             raise InputError(f"{path}: packed ENVI data are not read; save them plain")
         if min(image.shape) < 1:
             raise InputError(f"{path}: an image of the size {image.shape}; copy the file again")
-        stored, stated = Path(image.filename).stat().st_size, int(np.prod(image.shape, dtype=object))
-        if stored < image.offset + stated * np.dtype(image.dtype).itemsize:
+        stored, count = Path(image.filename).stat().st_size, int(np.prod(image.shape, dtype=object))
+        if stored < image.offset + count * np.dtype(image.dtype).itemsize:
             raise InputError(f"{path}: {image.shape} values are stated, its data end before; copy the file again")
+        if any(str(image.metadata.get(f"{kind} frame offsets", "0")).strip("{} ,0[]'") for kind in ("major", "minor")):
+            raise InputError(f"{path}: ENVI data with gaps (frame offsets) are not read; save them without")
         shape = image.shape[:2] if image.shape[2] == 1 else image.shape
-        centers = None if image.bands.centers is None else np.asarray(image.bands.centers, dtype=float)
-    entries = [Entry("image", tuple(shape), np.dtype(image.dtype), axes="HWC"[: len(shape)])]
-    if centers is not None:
-        entries.append(Entry("wavelengths", centers.shape, centers.dtype))
+        stated = {name: value for name, value in image.metadata.items() if name not in ("interleave", "description")}
+        entries = [stated_entry("image", tuple(shape), np.dtype(image.dtype), stated, axes="HWC"[: len(shape)])]
+        if (centers := image.metadata.get("wavelength")) is not None:
+            entries.append(in_memory("wavelengths", centers, image.metadata.get("wavelength units")))
 
     def read(entry: Entry, picked: Selection) -> np.ndarray:
-        if entry.name == "wavelengths":
-            return np.asarray(centers)
         values = np.asarray(image.open_memmap(interleave="bip", writable=False))
         return np.array(values.reshape(entry.shape)[picked])
 
     return Container(path, "ENVI", tuple(entries), read, bands_last=True)
+
+
+def _open(path: Path) -> Any:
+    """The image of a header, which is read as UTF-8 or else as Latin-1: `spectral` reads the first only."""
+    envi, data = import_extra("spectral.io.envi", "envi"), path.read_bytes()
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        beside = (path.with_suffix(suffix) for suffix in ("", *SUFFIXES, *map(str.upper, SUFFIXES)))
+        image = next((str(file.absolute()) for file in beside if file.is_file()), None)
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder) / path.name
+            copy.write_text(data.decode("latin-1"), encoding="utf-8")
+            return envi.open(str(copy), image)
+    return envi.open(str(path))
 
 
 def write_envi(path: Path, content: CubeContent) -> None:

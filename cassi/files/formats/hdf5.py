@@ -9,21 +9,12 @@ import numpy as np
 
 from cassi.errors import InputError, one_line
 from cassi.files.atomic import UNABLE, hdf5_target
-from cassi.files.container import (
-    LETTERS,
-    SLACK,
-    Container,
-    CubeContent,
-    Entry,
-    Selection,
-    damage_as_input_error,
-    valid_axes,
-)
+from cassi.files.container import LETTERS, SLACK, Container, CubeContent, Entry, Selection, damage_as_input_error
 from cassi.files.formats.hdf5_filters import check_chunks, missing_filter
+from cassi.files.statements import OF_FILE, WORDS, companions, letters, plain_word, stated_entry
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
-PACKED = ("scale_factor", "add_offset")
-MISSING = ("_FillValue", "missing_value", "valid_range", "valid_min", "valid_max")
+MAX_TEXT = 100  # letters or words of a statement
 MATLAB_PRIVATE = ("#refs#/", "#subsystem#/")  # groups with the content of cells and objects
 
 
@@ -33,17 +24,24 @@ def open_hdf5(path: Path) -> Container:
         matlab = head.read(19) == b"MATLAB 7.3 MAT-file"
     file_format = "MATLAB v7.3" if matlab else "HDF5"
     entries: list[Entry] = []
+    attributes: dict[str, object] = {}
 
     def visit(name: str | bytes, node: h5py.HLObject) -> None:  # bytes: not UTF-8
-        if not isinstance(name, str) or not isinstance(node, h5py.Dataset) or name.startswith(MATLAB_PRIVATE):
+        if not isinstance(name, str) or name.startswith(MATLAB_PRIVATE):
             return
-        if not (name in COUNTERS and node.is_scale):
+        if not isinstance(node, h5py.Dataset):
+            stated = {key: value for key, value in _attributes(node).items() if plain_word(key) in OF_FILE}
+            attributes.update(stated | attributes)
+        elif not (name in COUNTERS and node.is_scale):
             entries.append(_entry(name, node))
+            if entries[-1].problem == "text" and node.size <= MAX_TEXT:
+                attributes.setdefault(name, _text(node))
 
     with damage_as_input_error(path, file_format), open_file(path) as file:
-        attributes = _attributes(file)
+        attributes |= _attributes(file)
         file.visititems(visit)
     matlab = matlab or any("MATLAB_class" in entry.attributes for entry in entries)
+    arrays, attributes = companions(tuple(entries), attributes)
 
     def read(entry: Entry, picked: Selection) -> np.ndarray:
         reverse = "MATLAB_class" in entry.attributes
@@ -58,9 +56,9 @@ def open_hdf5(path: Path) -> Container:
                     raise InputError(f"{path}: '{entry.name}' {needed}") from error
                 raise
         values = values.T if reverse else values
-        return values.astype(bool) if entry.dtype == np.dtype(bool) else _unpack(values, entry.attributes)
+        return values.astype(bool) if entry.dtype == np.dtype(bool) else values
 
-    return Container(path, file_format, tuple(entries), read, attributes, bands_last=matlab)
+    return Container(path, file_format, arrays, read, attributes, bands_last=matlab)
 
 
 def open_file(path: Path) -> h5py.File:
@@ -86,8 +84,8 @@ def _attributes(node: h5py.HLObject) -> dict[str, object]:
     held = 0
     for name in node.attrs:
         stored = node.attrs.get_id(name)
-        if stored.dtype.kind == "O" and stored.shape:  # texts or references, which may all be one, stored once
-            continue
+        if stored.dtype.kind == "O" and stored.shape and plain_word(name) not in WORDS["axes"]:
+            continue  # texts or references, which may all be one, stored once
         if stored.get_storage_size() <= SLACK:
             value = node.attrs[name]
             if isinstance(value, bytes):
@@ -95,6 +93,8 @@ def _attributes(node: h5py.HLObject) -> dict[str, object]:
             held += len(value) if isinstance(value, str) else np.asarray(value).nbytes
         if held > SLACK or stored.get_storage_size() > SLACK:
             raise ValueError(f"the attributes up to '{one_line(name, 40)}' take more than {SLACK} bytes")
+        if stored.dtype.kind == "O" and stored.shape:
+            value = list(map(str, np.ravel(value)[:MAX_TEXT]))
         if isinstance(value, str) or np.asarray(value).dtype.kind in "biufSU":
             attributes[str(name)] = value
     return attributes
@@ -117,47 +117,22 @@ def _entry(name: str, dataset: h5py.Dataset) -> Entry:
         shape = (0,) if attributes.get("MATLAB_empty") else shape[::-1]
         if attributes["MATLAB_class"] == "logical":
             dtype = np.dtype(bool)
-    # The letters of axes that this program writes.
-    axes = valid_axes(attributes.get("axes"), dataset.ndim)
-    if dtype.kind == "i" and str(attributes.get("_Unsigned")).lower() == "true":
-        dtype = np.dtype(f"u{dtype.itemsize}")
-    if any(name in attributes for name in PACKED):
-        dtype = np.dtype(float)
-    missing = any(name in attributes for name in MISSING)
-    return Entry(name, shape, dtype, axes, attributes=attributes, declares_missing=missing)
+    if shape and "axes" not in map(plain_word, attributes) and (axes := letters(_names_of_axes(dataset), len(shape))):
+        return stated_entry(name, shape, dtype, attributes, axes=axes)
+    return stated_entry(name, shape, dtype, attributes)
 
 
-def _unpack(values: np.ndarray, attributes: Mapping[str, object]) -> np.ndarray:
-    """Values from what NetCDF stores (CF conventions 1.11, sections 2.5 and 8.1): NaN for what is declared missing.
-
-    value = scale_factor * stored + add_offset
-    """
-    if values.dtype.kind == "i" and str(attributes.get("_Unsigned")).lower() == "true":
-        values = values.view(f"{values.dtype.byteorder}u{values.dtype.itemsize}")
-    stated = {name: _numbers(name, attributes[name]) for name in (*PACKED, *MISSING) if name in attributes}
-    if not stated:
-        return values
-    missing = np.zeros(values.shape, dtype=bool)
-    for number in (*stated.get("_FillValue", ()), *stated.get("missing_value", ())):
-        missing |= values == (number.astype(values.dtype) if values.dtype.kind == "f" else number.item())
-    limits = stated.get("valid_range", np.array([-np.inf, np.inf]))
-    low, high = stated.get("valid_min", limits)[0], stated.get("valid_max", limits)[-1]
-    missing |= (values < low) | (values > high)
-    if missing.any() or any(name in stated for name in PACKED):
-        scale, offset = stated.get("scale_factor", [1.0])[0], stated.get("add_offset", [0.0])[0]
-        values = np.where(missing, np.nan, values.astype(np.float64) * float(scale) + float(offset))
-    return values
+def _text(dataset: h5py.Dataset) -> object:
+    """A short text, which MATLAB stores as the numbers of its letters."""
+    value = dataset[()]
+    if "MATLAB_class" in dataset.attrs:
+        return "".join(map(chr, np.ravel(value)))
+    return value.decode(errors="replace") if isinstance(value, bytes) else np.asarray(value).astype(str)
 
 
-def _numbers(name: str, value: object) -> np.ndarray:
-    """The numbers of an attribute, which may be written as text."""
-    try:
-        numbers = np.asarray(value, dtype=None if np.asarray(value).dtype.kind in "iuf" else float).reshape(-1)
-    except (TypeError, ValueError):
-        numbers = np.empty(0)
-    if not numbers.size:
-        raise InputError(f"the attribute '{name}' must be a number, got {one_line(value, 40)!r}")
-    return numbers
+def _names_of_axes(dataset: h5py.Dataset) -> list[str]:
+    """The names of the axes of an array, as NetCDF-4 and the dimension scales of HDF5 have them."""
+    return [dim.label or (str(dim[0].name).rpartition("/")[2] if len(dim) else "") for dim in dataset.dims]
 
 
 AXES = {"N": "frame", "C": "band", "H": "row", "W": "column"}

@@ -9,7 +9,6 @@ import math
 import os
 import struct
 import zlib
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +24,8 @@ from cassi.files.container import (
     covers,
     damage_as_input_error,
     read_once,
-    valid_axes,
 )
+from cassi.files.statements import companions
 
 MATRIX, COMPRESSED = 14, 15
 # Number types by their code in the file, and descriptions of the classes without plain numbers.
@@ -40,6 +39,7 @@ OTHER_CLASSES = {
     5: "a sparse matrix (save it as full)",
 }
 TEXT = 4
+ENCODINGS = {1: "latin-1", 2: "latin-1", 4: "utf-16", 16: "utf-8", 17: "utf-16", 18: "utf-32"}  # of text, by its type
 AXES = "_axes"  # end of the name of a text with the letters of an array's axes
 LOGICAL, COMPLEX = 0x200, 0x800  # flags
 HEADER_BYTES = 4096
@@ -52,7 +52,7 @@ def open_matlab(path: Path) -> Container:
     happen to be whole must not decide its unit.
     """
     with damage_as_input_error(path, "MATLAB v5"):
-        entries = _variables(path)
+        entries, attributes = companions(*_variables(path))
 
     def read(entry: Entry, picked: Selection) -> np.ndarray:
         if covers(picked, entry.shape):
@@ -61,7 +61,7 @@ def open_matlab(path: Path) -> Container:
         check_size(path, f"'{entry.name}' {entry.shape}, read whole in this format,", math.prod(entry.shape) * itemsize)
         return np.array(read_once(_variable, path, entry.name)[picked], dtype=entry.dtype)
 
-    return Container(path, "MATLAB v5", entries, read, bands_last=True)
+    return Container(path, "MATLAB v5", entries, read, attributes, bands_last=True)
 
 
 def _variable(path: Path, name: str) -> np.ndarray:
@@ -71,10 +71,10 @@ def _variable(path: Path, name: str) -> np.ndarray:
     return values
 
 
-def _variables(path: Path) -> tuple[Entry, ...]:
-    """Walk the elements of the file and read the header of each variable."""
+def _variables(path: Path) -> tuple[tuple[Entry, ...], dict[str, object]]:
+    """Walk the elements of the file and read the header of each variable; also short texts and single numbers."""
     variables: dict[str, Entry] = {}
-    axes: dict[str, str] = {}
+    values: dict[str, object] = {}
     stored = path.stat().st_size
     with path.open("rb") as file:
         order = "<" if file.read(128)[126:] == b"IM" else ">"
@@ -89,19 +89,28 @@ def _variables(path: Path) -> tuple[Entry, ...]:
                     raise ValueError("a compressed element is not a variable")
                 head = head[8:]
             entry = _header(head, order)
-            variables.setdefault(entry.name, entry)  # scipy reads the first of several with one name
-            if entry.problem == OTHER_CLASSES[TEXT] and entry.name.endswith(AXES):
-                axes.setdefault(entry.name.removesuffix(AXES), _text(head, order))
+            if entry.name not in variables:  # scipy reads the first of several with one name
+                variables[entry.name] = entry
+                if (value := _value(entry, head, order)) is not None:
+                    values[entry.name] = value
             file.seek(position + 8 + size)
-    return tuple(replace(one, axes=valid_axes(axes.get(one.name), len(one.shape))) for one in variables.values())
+    return tuple(variables.values()), values
 
 
-def _text(head: bytes, order: str) -> str:
-    """The first letters of a text, as UTF-8 or UTF-16."""
+def _value(entry: Entry, head: bytes, order: str) -> object:
+    """A text or a single number that lies within the first bytes of its variable; None for anything else."""
+    is_text = entry.problem == OTHER_CLASSES[TEXT]
+    if not is_text and (entry.dtype is None or entry.dtype.kind == "c" or math.prod(entry.shape) != 1):
+        return None
     after = 0
     for _ in range(4):  # flags, sizes, name, data
-        _, at, size, after = _element(head, after, order)
-    return head[at : at + min(size, 16)].replace(b"\0", b"").decode("latin-1")
+        kind, at, size, after = _element(head, after, order)
+    data = head[at : at + size]
+    if is_text:
+        name = ENCODINGS.get(kind, "latin-1")
+        wide = "" if name in ("latin-1", "utf-8") else "-le" if order == "<" else "-be"
+        return data.decode(name + wide, errors="replace") if len(data) == size else None
+    return np.frombuffer(data, order + TYPES[kind], 1)[0].item() if len(data) == size else None
 
 
 def _header(head: bytes, order: str) -> Entry:

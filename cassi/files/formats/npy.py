@@ -22,7 +22,10 @@ from cassi.files.container import (
     damage_as_input_error,
     read_once,
 )
+from cassi.files.statements import companions
 
+PICKLED = "a pickled Python object, never loaded"
+MAX_VALUE_BYTES = 4096  # of a text
 MAX_HEADER = 2**16  # bytes of a header: numpy reads any length before it looks at it
 PLAIN, DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 LENGTHS_AT = 26  # bytes from the local header of a member: the lengths of its name and extra field (APPNOTE, 4.3.7)
@@ -45,7 +48,7 @@ def open_npz(path: Path) -> Container:
 
     A packed array is read whole, once for all its frames; one that is stored plain (`numpy.savez`) is memory-mapped.
     """
-    entries = []
+    entries, values = [], dict[str, object]()
     with damage_as_input_error(path, ".npz"), zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         for member in members:
@@ -54,6 +57,8 @@ def open_npz(path: Path) -> Container:
                     raise InputError(f"{path}: '{member.filename}' is packed in a rare way; save with numpy.savez")
                 with archive.open(member) as file:
                     entries.append(_header(member.filename.removesuffix(".npy"), file)[0])
+                if (value := _value(entries[-1], archive, member)) is not None:
+                    values[entries[-1].name] = value
     names = [member.filename for member in members]
     if names and not entries:
         if any(name.endswith("data.pkl") for name in names):
@@ -77,7 +82,17 @@ def open_npz(path: Path) -> Container:
         check_size(path, f"'{entry.name}' {entry.shape}, which is packed,", math.prod(entry.shape) * entry.itemsize)
         return np.array(read_once(_unpack, path, name)[picked])
 
-    return Container(path, ".npz", tuple(entries), read)
+    arrays, attributes = companions(tuple(entries), values)
+    return Container(path, ".npz", arrays, read, attributes)
+
+
+def _value(entry: Entry, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> object:
+    """A text, or a single number; None for anything else."""
+    if math.prod(entry.shape) != 1 or member.file_size > MAX_VALUE_BYTES or entry.problem == PICKLED:
+        return None
+    with archive.open(member) as file:
+        value = npy.read_array(file, allow_pickle=False).reshape(-1)[0].item()
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def write_npz(path: Path, content: CubeContent) -> None:
@@ -108,7 +123,7 @@ def _header(name: str, file: IO[bytes]) -> tuple[Entry, bool]:
     if any(n < 0 for n in shape):
         raise InputError(f"'{name}' declares a negative size {shape}")
     if dtype.hasobject:
-        return Entry(name, shape, None, problem="a pickled Python object, never loaded"), columns
+        return Entry(name, shape, None, problem=PICKLED), columns
     if dtype.kind not in "biufc":
         return Entry(name, shape, None, problem="text" if dtype.kind in "SU" else f"a table of {dtype}"), columns
     return Entry(name, shape, dtype), columns

@@ -1,5 +1,7 @@
 """Read PNG images as counts."""
 
+import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,4 +31,23 @@ def open_png(path: Path) -> Container:
             values = np.array(image).astype(entry.dtype)
         return values[picked]
 
-    return Container(path, "PNG", (Entry("image", (height, width), np.dtype(TYPES[mode])),), read)
+    entry = Entry("image", (height, width), np.dtype(TYPES[mode]))
+    bits, whole = _significant_bits(path), 8 * entry.dtype.itemsize if entry.dtype else 0
+    if bits is not None and bits < whole:
+        values = read(entry, (slice(None),) * 2)
+        # The standard scales fewer bits up to all, by zeros or by their repetition; many programs do not.
+        repeated = values >> (whole - bits) << (whole - bits) | values >> bits
+        scaled = not (values & ((1 << (whole - bits)) - 1)).any() or (2 * bits >= whole and (values == repeated).all())
+        bits = whole if scaled else bits
+    return Container(path, "PNG", (replace(entry, bits=bits),), read)
+
+
+def _significant_bits(path: Path) -> int | None:
+    """Those that the chunk sBIT states, which comes before the data; None without it."""
+    with path.open("rb") as file:
+        file.seek(8)
+        while len(head := file.read(8)) == 8 and (kind := head[4:]) not in (b"IDAT", b"IEND"):
+            if kind == b"sBIT":
+                return file.read(1)[0]
+            file.seek(struct.unpack(">I", head[:4])[0] + 4, 1)
+    return None

@@ -2,11 +2,13 @@
 
 import logging
 import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 
@@ -21,15 +23,18 @@ from cassi.files.container import (
     check_inflated,
     check_size,
     damage_as_input_error,
-    valid_axes,
 )
+from cassi.files.statements import OF_FILE, in_memory, stated_entry, valid_axes
 
 KNOWN_COMPRESSION = {1, 5, 8, 32773, 32946}  # none, LZW, deflate (two codes), PackBits; others need rare codecs
 DEFLATED = {8, 32946}
 ALPHA = {1, 2}  # samples with the opacity of a pixel
+GDAL = {"scale": "scale_factor", "offset": "add_offset", "wavelength": "wavelengths"}  # statements by roles and names
+MAX_DESCRIPTION = 1 << 20
 READING = ContextVar("READING", default=False)  # in this thread
 logging.getLogger("tifffile").addFilter(lambda record: not READING.get())
 LETTERS = str.maketrans("YXSTIQZ", "HWCNNNN")  # from the axes of tifffile
+MAX_SAMPLE, GDAL_METADATA, GDAL_NODATA, MICROMANAGER = 281, 42112, 42113, 51123  # tags
 
 
 def open_tiff(path: Path) -> Container:
@@ -54,23 +59,14 @@ def open_tiff(path: Path) -> Container:
                     "a plain TIFF stack"
                 )
             shape, axes = (sum(map(_pages_of, tiff.series)), *shape[-2:]), "NHW"
-        dtype, bits = np.dtype(series.dtype), int(page.bitspersample)
-        entry = Entry(
-            "pages",
-            shape,
-            dtype,
-            axes=valid_axes(axes, len(shape)) if len(shape) > 2 else None,
-            bits=bits if bits < dtype.itemsize * 8 else None,
-        )
-        stated = tiff.shaped_metadata[0].get("wavelengths") if tiff.shaped_metadata else None
-        wavelengths = None if stated is None else np.asarray(stated, dtype=float).reshape(-1)
-    entries = [entry]
-    if wavelengths is not None:
-        entries.append(Entry("wavelengths", wavelengths.shape, wavelengths.dtype))
+        dtype, metadata = np.dtype(series.dtype), tiff.shaped_metadata[0] if tiff.shaped_metadata else {}
+        stated = _stated(page, dtype) | {name: v for name, v in metadata.items() if name not in ("axes", "shape")}
+    letters = valid_axes(axes, len(shape)) if len(shape) > 2 else None
+    entries = [stated_entry("pages", shape, dtype, stated, axes=letters)]
+    if (nm := stated.get("wavelengths")) is not None:
+        entries.append(in_memory("wavelengths", nm, stated.get("wavelength_units")))
 
     def read(entry: Entry, picked: Selection) -> np.ndarray:
-        if entry.name == "wavelengths" and wavelengths is not None:
-            return wavelengths
         with _open(path) as tiff:
             series = tiff.series[0]
             pages = [page for one in tiff.series for page in one.pages]
@@ -91,7 +87,40 @@ def open_tiff(path: Path) -> Container:
                 values[...] = page.asarray()
         return out.reshape(*numbers.shape, *entry.shape[rank:])[(slice(None),) * rank + picked[rank:]]
 
-    return Container(path, "TIFF", tuple(entries), read)
+    return Container(path, "TIFF", tuple(entries), read, {k: v for k, v in stated.items() if k in OF_FILE})
+
+
+def _stated(page: Any, dtype: np.dtype) -> dict[str, object]:
+    """What the tags of a page state, those of GDAL, OME and Micro-Manager among them, by the names of statements."""
+    stated: dict[str, object] = {}
+    bits, most = int(page.bitspersample), page.tags.valueof(MAX_SAMPLE)
+    if bits < dtype.itemsize * 8:
+        stated["bit_depth"] = bits
+    most = int(np.max(most)) if dtype.kind in "iu" and most is not None else 0
+    if most > 0 and most & (most + 1) == 0:  # of a camera; programs that state the brightest pixel mean another thing
+        stated["bit_depth"] = most.bit_length()
+    significant = re.search(r'\bSignificantBits="(\d+)"', str(page.description or "")[:MAX_DESCRIPTION])
+    of_camera = page.tags.valueof(MICROMANAGER)
+    if significant is not None:
+        stated["bit_depth"] = int(significant[1])
+    elif isinstance(of_camera, dict) and isinstance(of_camera.get("BitDepth"), int):
+        stated["bit_depth"] = of_camera["BitDepth"]
+    if (nodata := page.tags.valueof(GDAL_NODATA)) is not None:
+        stated["missing_value"] = str(nodata).strip("\0 ")
+    bands = dict[str, dict[int, str]]()
+    for item in ElementTree.fromstring(page.tags.valueof(GDAL_METADATA) or "<GDALMetadata/>").iter("Item"):
+        name = str(item.get("role") or item.get("name")).lower()
+        bands.setdefault(GDAL.get(name, name), {})[int(item.get("sample", 0))] = (item.text or "").strip()
+    for name, each in bands.items():
+        values = [each[k] for k in sorted(each)]
+        if name in ("scale_factor", "add_offset"):
+            stated[name] = [float(v) for v in values]
+        elif name in ("wavelengths", "central_wavelength_um", "central_wavelength_nm"):
+            stated["wavelengths"] = [float(v) for v in values]
+            stated |= {} if name == "wavelengths" else {"wavelength_units": name[-2:]}
+        elif name == "wavelength_units":
+            stated[name] = values[0]
+    return stated
 
 
 def _pages_of(series: Any) -> int:

@@ -1,0 +1,254 @@
+"""What a file states about its arrays, in the words of any format, and what that makes of the numbers stored.
+
+    value = (scale_factor * stored + add_offset) / reflectance_scale,    NaN where the file says that there is none
+
+By the CF conventions of NetCDF (1.11, sections 2.5 and 8.1), the header fields of ENVI and the metadata of GDAL.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cassi.errors import InputError, one_line
+
+Selection = tuple[slice, ...]
+
+# The words of each statement, in lower case and with single underscores; an array may be called NAME_axes for NAME.
+WORDS = {
+    "units": ("units", "unit"),
+    "scale_factor": ("scale_factor", "data_gain_values"),
+    "add_offset": ("add_offset", "data_offset_values"),
+    "reflectance_scale": ("reflectance_scale", "reflectance_scale_factor"),
+    "missing_value": ("missing_value", "fillvalue", "fill_value", "data_ignore_value", "nodata", "no_data",
+                      "no_data_value", "nodata_value"),
+    "valid_range": ("valid_range",),
+    "valid_min": ("valid_min",),
+    "valid_max": ("valid_max",),
+    "unsigned": ("unsigned",),
+    "bit_depth": ("bit_depth", "significant_bits", "bitdepth"),
+    "axes": ("axes", "dims", "dimension_labels", "array_dimensions"),
+    "interleave": ("interleave",),
+}  # fmt: skip
+NUMERIC = WORDS.keys() - {"units", "bit_depth", "axes", "interleave"}  # those that change numbers
+STATEMENTS = {word: statement for statement, words in WORDS.items() for word in words}
+OF_FILE = ("bit_depth", "step", "num_bands", "wavelength_units", "wavelengths_units", "wavelength_unit")
+LETTER = {
+    **dict.fromkeys(("n", "t", "i", "q", "z", "frame", "time", "snapshot", "shot"), "N"),
+    **dict.fromkeys(("c", "s", "b", "wavelength", "lambda", "wl", "band", "channel", "spectral", "wavenumber"), "C"),
+    **dict.fromkeys(("h", "y", "row", "height", "line", "lat", "latitude"), "H"),
+    **dict.fromkeys(("w", "x", "column", "col", "width", "sample", "lon", "longitude"), "W"),
+}
+INTERLEAVES = {"bsq": "CHW", "bil": "HCW", "bip": "HWC"}
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One array of a file, as declared before it is read.
+
+    `axes` are the letters of the axes, if the file states them (N frame, C band, H row, W column); `bits` is the bit
+    depth, if known and smaller than that of the type; `problem` is why the entry cannot be read ("text").
+    `packed` is the integer type that whole floats are stored in; `declares_missing` is whether the file says what
+    stands for no value, which is read as NaN; `unclear` is what it states and nobody understands. `values` are those of
+    an entry in memory; `swapped` are two axes that are stored the other way round. `attributes` are those of
+    `cassi.files.statements.understood`.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype | None
+    axes: str | None = None
+    bits: int | None = None
+    problem: str | None = None
+    attributes: Mapping[str, object] = field(default_factory=dict)
+    packed: np.dtype | None = None
+    declares_missing: bool = False
+    unclear: str | None = None
+    values: np.ndarray | None = None
+    swapped: tuple[int, int] | None = None
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes that a number takes once it is read."""
+        return 1 if self.dtype is None else max(self.dtype.itemsize, 8 * self.declares_missing)
+
+    def __str__(self) -> str:
+        name = one_line(self.name, 80)  # any name must be printable
+        return f"{name} ({one_line(self.problem)})" if self.dtype is None else f"{name} {self.shape} {self.dtype}"
+
+
+def valid_axes(axes: object, rank: int) -> str | None:
+    """Letters that a file states for the axes of an array of this rank; None if they cannot be that."""
+    valid = isinstance(axes, str) and set(axes) <= set("NCHW") and len(set(axes)) == len(axes) == rank
+    return str(axes) if valid else None
+
+
+def plain_word(name: str) -> str:
+    """A name of an attribute as `WORDS` have it: `Data Ignore Value` is data_ignore_value."""
+    return re.sub(r"[^0-9a-z]+", "_", name.lower()).strip("_")
+
+
+def understood(attributes: Mapping[str, object]) -> dict[str, object]:
+    """The attributes of an array with its statements by the names of `WORDS`; others stay."""
+    found: dict[str, object] = {}
+    for name, value in attributes.items():
+        statement = STATEMENTS.get(plain_word(name), name)
+        # The HDF5 of an airborne campaign divides by what it calls Scale_Factor.
+        if name == "Scale_Factor" and numbers(name, value).min() > 1:
+            statement = "reflectance_scale"
+        if statement == "missing_value" and statement in found:
+            value = [*numbers(name, found[statement]), *numbers(name, value)]
+        found[statement] = value
+    return found
+
+
+def companions(entries: tuple[Entry, ...], values: Mapping[str, object]) -> tuple[tuple[Entry, ...], dict[str, object]]:
+    """Statements that a format without attributes has as arrays: NAME_axes is of the array NAME, others of the file."""
+    of_file = dict(values)
+    made = []
+    for entry in entries:
+        said = {}
+        for name in values:
+            if name.startswith(f"{entry.name}_") and plain_word(name[len(entry.name) + 1 :]) in STATEMENTS:
+                said[name[len(entry.name) + 1 :]] = of_file.pop(name)
+        made.append(entry if not said else stated_entry(entry.name, entry.shape, entry.dtype, said, like=entry))
+    return tuple(made), of_file
+
+
+def stated_entry(
+    name: str, shape: tuple[int, ...], dtype: np.dtype | None, attributes: Mapping[str, object], *,
+    axes: str | None = None, bits: int | None = None, like: Entry | None = None,
+) -> Entry:  # fmt: skip
+    """The entry of an array with these attributes: its type as read, axes, bits, and what is said of missing values.
+
+    An array whose columns come before its rows is read transposed.
+    """
+    said = understood(attributes)
+    found = axes or letters(said.get("axes"), len(shape))
+    if found is None and len(shape) == 3:
+        found = INTERLEAVES.get(str(said.get("interleave")).lower())
+    problem = None
+    if found is None and "axes" in said and len(shape) > 1:
+        problem = f"has the axes {one_line(said['axes'], 60)!r}, which are not understood; use N, C, H and W"
+    swapped = None
+    if found and "H" in found and "W" in found and found.index("W") < found.index("H"):
+        swapped = found.index("W"), found.index("H")
+        shape, found = exchanged(shape, swapped), "".join(exchanged(tuple(found), swapped))
+    if dtype is not None and dtype.kind == "i" and str(said.get("unsigned")).lower() == "true":
+        dtype = np.dtype(f"u{dtype.itemsize}")
+    if dtype is not None and dtype.kind in "iuf" and _is_packed(said):
+        dtype = np.dtype(float)
+    depth = numbers("bit_depth", said["bit_depth"])[0] if "bit_depth" in said else bits
+    return Entry(
+        name,
+        shape,
+        dtype,
+        axes=found,
+        bits=None if depth is None else int(depth),
+        problem=like.problem if like is not None else None,
+        attributes=said,
+        packed=None if like is None else like.packed,
+        declares_missing=bool(said.keys() & {"missing_value", "valid_range", "valid_min", "valid_max"}),
+        swapped=swapped,
+        unclear=problem,
+    )
+
+
+def in_memory(name: str, values: object, units: object = None) -> Entry:
+    """The entry of numbers that a format has among its statements."""
+    array = np.asarray(values, dtype=float).reshape(-1)
+    return Entry(name, array.shape, array.dtype, attributes={} if units is None else {"units": units}, values=array)
+
+
+def exchanged(items: tuple[Any, ...], pair: tuple[int, int] | None) -> tuple[Any, ...]:
+    """With two items in each other's place."""
+    if pair is None:
+        return items
+    order = list(range(len(items)))
+    order[pair[0]], order[pair[1]] = pair[1], pair[0]
+    return tuple(items[k] for k in order)
+
+
+def letters(stated: object, rank: int) -> str | None:
+    """The axes N frame, C band, H row and W column of an array of this rank, from letters or words; None if unclear.
+
+    Example:
+        >>> letters("wavelength, y, x", 3), letters("HWC", 3), letters(["dim_0", "dim_1"], 2)
+        ('CHW', 'HWC', None)
+    """
+    words = [one.decode() if isinstance(one, bytes) else str(one) for one in np.asarray(stated).reshape(-1).tolist()]
+    words = [word for text in words for word in re.split(r"[^0-9A-Za-z_]+", text) if word]
+    if len(words) == 1 and rank > 1:
+        words = list(words[0])
+    words = [word.lower().removeprefix("detector_") for word in words]
+    found = [LETTER.get(word, LETTER.get(word.rstrip("s"))) for word in words]
+    return valid_axes("".join(letter or "?" for letter in found), rank)
+
+
+def numbers(name: str, value: object) -> np.ndarray:
+    """The numbers of a statement, which may be written as text."""
+    given = np.asarray(value)
+    try:
+        found = given.astype(given.dtype if given.dtype.kind in "iuf" else float).reshape(-1)
+    except (TypeError, ValueError):
+        found = np.empty(0)
+    if not found.size:
+        raise InputError(f"the attribute '{name}' must be a number, got {one_line(value, 40)!r}")
+    return found
+
+
+def _is_packed(said: Mapping[str, object]) -> bool:
+    usual = {"scale_factor": 1, "add_offset": 0, "reflectance_scale": 1}
+    return any(name in said and not is_number(said[name], value) for name, value in usual.items())
+
+
+def is_number(stated: object, value: float) -> bool:
+    """Whether a statement says nothing but this number."""
+    try:
+        return bool((np.asarray(stated, dtype=float) == value).all())
+    except (TypeError, ValueError):
+        return False
+
+
+def unpack(entry: Entry, values: np.ndarray, picked: Selection) -> np.ndarray:
+    """The values of what is stored of an array, at this selection of it; see above."""
+    said = entry.attributes
+    if not said.keys() & NUMERIC:
+        return values
+    if values.dtype.kind == "i" and str(said.get("unsigned")).lower() == "true":
+        values = values.view(f"{values.dtype.byteorder}u{values.dtype.itemsize}")
+    limits = {name: numbers(name, said[name]) for name in ("valid_range", "valid_min", "valid_max") if name in said}
+    missing = np.zeros(values.shape, dtype=bool)
+    for number in numbers("missing_value", said["missing_value"]) if "missing_value" in said else ():
+        missing |= values == (number.astype(values.dtype) if values.dtype.kind == "f" else number.item())
+    both = limits.get("valid_range", np.array([-np.inf, np.inf]))
+    low, high = limits.get("valid_min", both)[0], limits.get("valid_max", both)[-1]
+    if limits:
+        missing |= (values < low) | (values > high)
+    packed = _is_packed(said)
+    if not packed and not missing.any():
+        return values
+    made = values.astype(np.float64)
+    if packed:
+        scale, offset, divisor = (
+            _for_bands(entry, name, usual, picked)
+            for name, usual in (("scale_factor", 1.0), ("add_offset", 0.0), ("reflectance_scale", 1.0))
+        )
+        made = (made * scale + offset) / divisor
+    return np.where(missing, np.nan, made)
+
+
+def _for_bands(entry: Entry, name: str, usual: float, picked: Selection) -> Any:
+    """A number, or one for each band along their axis."""
+    found = numbers(name, entry.attributes.get(name, usual)).astype(float)
+    if not np.isfinite(found).all() or (name != "add_offset" and not found.all()):
+        raise InputError(f"the attribute '{name}' of '{entry.name}' must be finite and not 0")
+    if (found == found[0]).all():
+        return float(found[0])
+    axis = (entry.axes or "").find("C")
+    if axis < 0 or found.size != entry.shape[axis]:
+        what = f"the attribute '{name}' of '{entry.name}' {entry.shape} holds {found.size} numbers"
+        raise InputError(f"{what}, expected one, or one for each band")
+    return found[picked[axis]].reshape([-1 if k == axis else 1 for k in range(len(entry.shape))])

@@ -1,0 +1,196 @@
+"""Tables as text, as whatever program wrote them: columns of numbers under their headings."""
+
+import codecs
+import csv
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from cassi.errors import InputError, one_line
+from cassi.files.atomic import PathLike, check_readable
+from cassi.optics.wavelengths import to_nanometers
+
+MAX_BYTES = 16 << 20
+MAX_MICROMETERS = 100.0  # where no unit is stated: no list of nanometers ends below it
+BYTE_ORDER_MARKS = (  # the longer first
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+    (codecs.BOM_UTF8, "utf-8"),
+)
+NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
+NONE = ("", "nan", "na", "n/a", "#n/a", "null", "none", "-", "--")
+NO_VALUE = (-999.0, -9999.0, -32768.0)  # and what is below -1e30: -1.23e34 of the U.S. Geological Survey
+SEPARATORS = ("\t", ";", " ", ",")  # in order of preference: commas last, as they may be decimal
+WAVE = re.compile(  # in the heading of wavelengths
+    r"wav|wellenl|longue?ur|longitud|lunghezza|lambda|λ|波長|^wl\b|^(nm|um|µm|μm)$|^\W*(freq|energ)", re.IGNORECASE
+)
+OTHER = re.compile(r"std|dev|err|sigma|uncert|count|^n$|index|^no\.?$|^#$|band|row|\bid\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Table:
+    """The numbers of a table (n, k), NaN where there is none, its headings, and the lines before these."""
+
+    path: Path
+    heads: tuple[str, ...]
+    numbers: np.ndarray
+    before: tuple[str, ...]
+
+    @property
+    def first(self) -> int:
+        """The first column, or the one after that where it only counts the rows."""
+        column = self.numbers[:, 0]
+        counts = len(column) > 1 and column[0] in (0, 1) and (np.diff(column) == 1).all()
+        return int(self.numbers.shape[1] > 1 and counts and not WAVE.search(self.heads[0]))
+
+    def wavelengths(self) -> tuple[int, np.ndarray]:
+        """The column of wavelengths and these [nm], in the unit that its heading or a line above states.
+
+        Raises:
+            InputError: the unit is unknown or unclear.
+        """
+        named = [k for k, head in enumerate(self.heads) if WAVE.search(head)]
+        column = named[0] if named else self.first
+        values = self.numbers[:, column]
+        name, unit = f"{self.path}: wavelengths", self._unit(column)
+        if unit is not None:
+            nm = to_nanometers(values, unit, name)
+            if nm is None:
+                raise InputError(f"{name} are numbers of bands; expected nm")
+            return column, nm
+        known = values[np.isfinite(values)]
+        if known.size and known.min() < MAX_MICROMETERS:
+            if known.min() <= 0 or known.max() > MAX_MICROMETERS:
+                what = f"{name} from {known.min():g} to {known.max():g} are neither nm nor micrometers"
+                raise InputError(f"{what}; state their unit, Wavelength [nm], and delete lines that are none")
+            values = np.round(values * 1e3, 9)
+        return column, values
+
+    def _unit(self, column: int) -> str | None:
+        head = self.heads[column]
+        lines = [head, *(line for line in self.before if re.search(r"wavelength|x.?unit", line, re.IGNORECASE))]
+        for line in lines:
+            for pattern in (r"[\[(]([^\])]+)[\])]", r"/\s*(\S+)\s*$", r"_([^\W_]+)$"):
+                if found := re.search(pattern, line):
+                    return found[1]
+        if re.fullmatch(r"nm|um|µm|μm", head, re.IGNORECASE):
+            return head
+        return "cm-1" if re.search("wavenumber", head, re.IGNORECASE) else None
+
+    def values(self, wavelengths: int) -> np.ndarray:
+        """The column of values beside that of the wavelengths, divided by 100 where its heading says percent."""
+        rest = [k for k in range(self.numbers.shape[1]) if k != wavelengths and not WAVE.search(self.heads[k])]
+        rest = [k for k in rest if k >= self.first]
+        plain = [k for k in rest if not OTHER.search(self.heads[k])] or rest
+        if not plain:
+            what = "the first column counts the rows" if self.first else "one column of numbers"
+            raise InputError(f"{self.path}: {what}; expected one of wavelengths and one of values")
+        head = self.heads[plain[0]]
+        about = [head, *(line for line in self.before if re.search(r"y.?unit", line, re.IGNORECASE))]
+        percent = any(re.search(r"%|percent", text, re.IGNORECASE) for text in about)
+        return np.asarray(self.numbers[:, plain[0]] / (100 if percent else 1))
+
+
+def read_table(path: PathLike, expected: str, *, columns: int = 1) -> Table:
+    """Read the table of a text file: the longest rows of numbers, under their headings.
+
+    Columns are separated by tabs, semicolons, blanks or commas, cells may be quoted, decimals have a point or a comma.
+    Lines before and after the numbers are passed over; `expected` says in words what there should be.
+
+    Raises:
+        InputError: no such file, no numbers, a line among them that is none, or commas that may be both.
+    """
+    path = check_readable(path)
+    if path.stat().st_size > MAX_BYTES:
+        raise InputError(f"{path}: {path.stat().st_size} bytes, expected {expected}")
+    tables = [table for by in SEPARATORS if (table := _separated(path, by, columns)) is not None]
+    if not tables:
+        raise InputError(f"{path}: expected {expected}, found none")
+    return max(tables, key=lambda table: len(table.numbers))  # the first of several
+
+
+def rows_of_numbers(path: PathLike, expected: str) -> Iterator[list[list[float]]]:
+    """The numbers of each line of a text file that has nothing else, once for each way to read its commas: as decimal
+    ones, then as separators. Headings are passed over.
+
+    Raises:
+        InputError: no such file, no numbers, or words among them.
+    """
+    path = check_readable(path)
+    if path.stat().st_size > MAX_BYTES:
+        raise InputError(f"{path}: {path.stat().st_size} bytes, expected {expected}")
+    lines = [line for line in decode(path.read_bytes()).splitlines() if line.strip()]
+    found = False
+    for pattern in (r"[\s;]+", r"[\s;,]+"):
+        rows = [[_number(cell) for cell in re.split(pattern, line.strip().strip(",;")) if cell] for line in lines]
+        first = next((k for k, row in enumerate(rows) if None not in row), len(rows))
+        numbers = [[value for value in row if value is not None] for row in rows[first:]]
+        if numbers and [len(row) for row in numbers] == [len(row) for row in rows[first:]]:
+            found = True
+            yield numbers
+    if not found:
+        raise InputError(f"{path}: expected {expected}, got {one_line(' '.join(lines), 80)!r}")
+
+
+def decode(data: bytes) -> str:
+    """The text of a file: what a byte order mark says, UTF-8, or else Latin-1; UTF-16 without a mark shows in zeros."""
+    for mark, name in BYTE_ORDER_MARKS:
+        if data.startswith(mark):
+            return data.removeprefix(mark).decode(name, errors="replace")
+    zeros = [data[start::2].count(0) for start in (0, 1)]
+    if max(zeros) > len(data) / 8:
+        return data.decode("utf-16-be" if zeros[0] > zeros[1] else "utf-16-le", errors="replace")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
+
+
+def _separated(path: Path, by: str, columns: int) -> Table | None:
+    """The table of a file whose columns this separates; None where there are too few."""
+    lines = [line.strip() if by != "\t" else line.strip(" \r\n") for line in decode(path.read_bytes()).splitlines()]
+    lines = [line for line in lines if line]
+    if by == " ":
+        lines = [" ".join(line.split()) for line in lines]
+    try:
+        cells = [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=by, skipinitialspace=True)]
+    except csv.Error:  # a cell of over 128 KiB
+        return None
+    rows = [[_number(cell) for cell in row] for row in cells]
+    good = [k for k, row in enumerate(rows) if _is_row(row, columns)]
+    if len(good) < 2:
+        return None
+    first, last = good[0], good[-1]
+    width = min(len(rows[k]) for k in good)
+    if (broken := next((k for k in range(first, last) if k not in set(good)), None)) is not None:
+        if len(good) < (last - first) / 2:
+            return None
+        raise InputError(f"{path}: expected numbers in each line of the table, got {one_line(lines[broken], 80)!r}")
+    heads = [cell.lstrip("#%! ") for cell in cells[first - 1]] if first else []
+    heads = heads if not heads or heads[0] else heads[len(heads) > width :]  # a comment, whose mark stands alone
+    heads = ["", *heads] if len(heads) == width - 1 > 1 else heads  # as R's write.table leaves out that of the rows
+    if by == "," and len(heads) < 3 and width == 4 and not any("." in cell for k in good for cell in cells[k]):
+        raise InputError(f"{path}: are the commas decimal? Separate columns by semicolons or tabs")
+    heads = heads[:width] if len(heads) >= width else [""] * width
+    table = np.array([[math.nan if v is None else v for v in rows[k][:width]] for k in good], dtype=np.float64)
+    table[(table < -1e30) | np.isin(table, NO_VALUE)] = math.nan
+    return Table(path, tuple(heads), table, tuple(lines[: max(0, first - (1 if any(heads) else 0))]))
+
+
+def _is_row(row: Sequence[float | None], columns: int) -> bool:
+    """Whether a line begins with that many numbers, the first of which is one."""
+    return len(row) >= columns and row[0] is not None and math.isfinite(row[0]) and None not in row[:columns]
+
+
+def _number(cell: str) -> float | None:
+    """The number in a cell, NaN for one that says there is none; None for words."""
+    text = cell.strip().strip("\"'")
+    if text.lower() in NONE:
+        return math.nan
+    return float(text.replace(",", ".")) if NUMBER.fullmatch(text) and not text.endswith(",") else None

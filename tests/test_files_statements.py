@@ -1,0 +1,386 @@
+"""What a file states about itself, cell by cell of the table in docs/file-format.md: read right, or refused in words.
+
+The right values are worked out here, never by the package: physical constants, NumPy, and files of other programs.
+"""
+
+import struct
+import zlib
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import scipy.io
+import tifffile
+from messages import refused
+from PIL import Image
+
+from cassi.files import read_cube, read_measurement
+from cassi.files.spectrum_files import read_spectrum
+from cassi.files.statements import letters
+from cassi.optics.wavelengths import to_nanometers
+
+ROOT = Path(__file__).resolve().parents[1]
+RNG = np.random.default_rng(0)
+C, H, W, DETECTOR = 4, 9, 8, 14
+MASK = (RNG.random((H, W)) < 0.5).astype(np.float32)
+Y = RNG.random((H, DETECTOR)).astype(np.float32)
+COUNTS = RNG.integers(1, 900, (H, DETECTOR)).astype(np.uint16)
+CUBE = RNG.random((C, H, W)).astype(np.float32)
+PACKED = np.round(CUBE * 10_000).astype(np.int16)
+NM = np.array([450.0, 500, 550, 650])
+LIGHT, PLANCK = 299_792_458.0, 1239.841984  # [m/s], h c [eV nm]
+OUT = np.float32(-9999)
+BAD = Y.copy()
+BAD[2, 3] = OUT
+UNITS = {  # by the words of files
+    "nm": NM, "Nanometers": NM, "Micrometers": NM / 1e3, "µm": NM / 1e3, "μm": NM / 1e3, "microns": NM / 1e3,
+    "Angstroms": 10 * NM, "Å": 10 * NM, "Meters": NM * 1e-9, "1e-9 m": NM, "mm": NM * 1e-6, "Wavenumber": 1e7 / NM,
+    "cm-1": 1e7 / NM, "1/cm": 1e7 / NM, "cm^-1": 1e7 / NM, "um-1": 1e3 / NM, "GHz": LIGHT / NM, "THz": LIGHT / NM / 1e3,
+    "eV": PLANCK / NM, "meV": 1e3 * PLANCK / NM,
+}  # fmt: skip
+
+
+def hdf5(path, *, of=None, on=None, group="", **arrays):
+    with h5py.File(path, "w") as file:
+        for name, values in arrays.items():
+            file[f"{group}/{name}"] = values
+        file.attrs.update(of or {})
+        for name, stated in (on or {}).items():
+            file[f"{group}/{name}"].attrs.update(stated)
+    return path
+
+
+def mat(path, **arrays):
+    scipy.io.savemat(path, {name: np.moveaxis(a, 0, -1) if np.ndim(a) == 3 else a for name, a in arrays.items()})
+    return path
+
+
+def npz(path, **arrays):
+    np.savez(path, **arrays)
+    return path
+
+
+def envi(path, image, **stated):
+    module = pytest.importorskip("spectral.io.envi")
+    metadata = {name.replace("_", " "): value for name, value in stated.items()}
+    module.save_image(str(path), image, ext=".img", metadata=metadata, force=True)
+    return path
+
+
+def tiff(path, image, *tags, **options):
+    extra = [(code, kind, len(value) + (kind == "s"), value, True) for code, kind, value in tags]
+    tifffile.imwrite(path, image, extratags=extra, **options)
+    return path
+
+
+def gdal(path, **items):
+    """One page with the bands last and the items of each band, as GDAL writes them."""
+    roles = ("scale", "offset")
+    lines = [
+        f'<Item name="{name}" sample="{k}"{f" role={chr(34)}{name}{chr(34)}" if name in roles else ""}>{value}</Item>'
+        for name, values in items.items()
+        for k, value in enumerate(values)
+    ]
+    tag = (42112, "s", f"<GDALMetadata>{''.join(lines)}</GDALMetadata>")
+    return tiff(path, np.moveaxis(PACKED, 0, -1), tag, photometric="minisblack", planarconfig="contig", metadata=None)
+
+
+def png(path, image, bits):
+    Image.fromarray(image).save(path)
+    data, chunk = path.read_bytes(), b"sBIT" + bytes([bits])
+    path.write_bytes(data[:33] + struct.pack(">I", 1) + chunk + struct.pack(">I", zlib.crc32(chunk)) + data[33:])
+    return path
+
+
+def text(path, head, rows):
+    path.write_text(head + "".join(f"{a};{b}\n" for a, b in rows), encoding="utf-8")
+    return path
+
+
+def wavelengths_are_read(path):
+    nm = read_cube(path)[1]
+    assert nm is not None
+    np.testing.assert_allclose(nm, NM, rtol=1e-6)
+
+
+def full_scale_is(path, full, image=COUNTS, **more):
+    m = read_measurement(path, **more)
+    np.testing.assert_allclose(m.y, image / full, atol=1e-6)
+    assert "stated by the file" in " ".join(m.notes)
+
+
+def is_marked(path, **more):
+    m = read_measurement(path, **more)
+    assert np.argwhere(m.bad_pixels).tolist() == [[2, 3]]
+    np.testing.assert_allclose(np.delete(m.y.ravel(), 2 * DETECTOR + 3), np.delete(Y.ravel(), 2 * DETECTOR + 3))
+
+
+def cube_is_read(path, expected=CUBE):
+    np.testing.assert_allclose(read_cube(path)[0], expected, atol=6e-5)
+
+
+def step_is(path, step):
+    assert read_measurement(path).shifts == tuple(step * k for k in range(1 + (DETECTOR - W) // abs(step)))
+
+
+def each_unit(write):
+    def check(path):
+        for unit, values in UNITS.items():
+            wavelengths_are_read(write(path, unit, values))
+        assert read_cube(write(path, "Index", np.arange(1.0, C + 1)))[1] is None
+        assert read_cube(write(path, "Unknown", np.arange(1.0, C + 1)))[1] is None
+        wavelengths_are_read(write(path, "Unknown", NM))
+        refused(read_cube, write(path, "furlongs", NM))
+        refused(read_cube, write(path, "um", NM))
+
+    return check
+
+
+def scaled(write):
+    """Per band, s = 2e-4, 1e-4 ...; o = 0 .. 3."""
+    scale, offset = 1e-4 * np.array([2, 1, 1, 1]), np.arange(C)
+    expected = PACKED * scale[:, None, None] + offset[:, None, None]
+    return lambda path: cube_is_read(write(path, scale.tolist(), offset.tolist()), expected)
+
+
+def in_any_place(write):
+    def check(path):
+        for step in (-2, 2, 3, 1, -1):
+            step_is(write(path, step), step)
+        refused(read_measurement, write(path, 5))
+        refused(read_measurement, write(path, np.nan))
+        assert read_measurement(write(path, -2), step=3).shifts == (0, 3, 6)  # what is given comes first
+        assert read_measurement(write(path, -2), num_bands=4).shifts == (0, -2, -4, -6)
+
+    return check
+
+
+def orders(write):
+    """Every order of the axes of a cube that a format can state."""
+
+    def check(path):
+        for order in ("CHW", "HWC", "HCW", "CWH", "WHC", "WCH"):
+            path.unlink(missing_ok=True)
+            cube_is_read(write(path, order, CUBE.transpose(["CHW".index(letter) for letter in order])))
+        refused(read_cube, write(path, "QQQ", CUBE))
+
+    return check
+
+
+SAVED = {"mask": MASK, "y": Y}
+TABLE = {
+    "unit of the wavelengths": {
+        "HDF5": ("`units`", "a.h5", each_unit(
+            lambda p, unit, v: hdf5(p, cube=CUBE, wavelengths=v, on={"wavelengths": {"units": unit}}))),
+        "ENVI": ("`wavelength units`", "a.hdr", each_unit(
+            lambda p, unit, v: envi(p, np.moveaxis(CUBE, 0, -1), wavelength=list(map(repr, v.tolist())),
+                                    wavelength_units=unit))),
+        "TIFF": ("GDAL's, JSON's `wavelength_units`", "a.tif", each_unit(
+            lambda p, unit, v: tiff(p, CUBE, photometric="minisblack",
+                                    metadata={"axes": "CYX", "wavelengths": v.tolist(), "wavelength_units": unit}))),
+        "MATLAB": ("text `wavelength_units`", "a.mat", each_unit(
+            lambda p, unit, v: mat(p, cube=CUBE, wavelengths=v, wavelength_units=unit))),
+        "NPZ": ("`wavelength_units`, `wavelength_um`", "a.npz", each_unit(
+            lambda p, unit, v: npz(p, cube=CUBE, wavelengths=v, wavelengths_units=unit))),
+        "text": ("in its heading", "a.csv", lambda p: [
+            np.testing.assert_allclose(
+                read_spectrum(text(p, f"Wavelength [{unit}];R\n", zip(v, NM, strict=True))).values, NM, rtol=1e-9)
+            for unit, v in UNITS.items()]),
+    },
+    "scale and offset": {
+        "HDF5": ("`scale_factor`, `add_offset`", "a.h5", lambda p: cube_is_read(
+            hdf5(p, cube=PACKED, on={"cube": {"scale_factor": 2e-4, "add_offset": 1.0}}), PACKED * 2e-4 + 1)),
+        "ENVI": ("`data gain values`, `data offset values`", "a.hdr", scaled(
+            lambda p, s, o: envi(p, np.moveaxis(PACKED, 0, -1), data_gain_values=s, data_offset_values=o))),
+        "TIFF": ("GDAL's scale and offset", "a.tif", scaled(lambda p, s, o: gdal(p, scale=s, offset=o))),
+        "MATLAB": ("`cube_scale_factor`, `cube_add_offset`", "a.mat", lambda p: cube_is_read(
+            mat(p, cube=PACKED, cube_scale_factor=2e-4, cube_add_offset=1.0), PACKED * 2e-4 + 1)),
+        "NPZ": ("`cube_scale_factor`, `cube_add_offset`", "a.npz", lambda p: cube_is_read(
+            npz(p, cube=PACKED, cube_scale_factor=2e-4, cube_add_offset=1.0), PACKED * 2e-4 + 1)),
+    },
+    "no value": {
+        "HDF5": ("`_FillValue`, `missing_value`, `valid_range`, `Data_Ignore_Value`", "a.h5", lambda p: [
+            is_marked(hdf5(p, y=BAD, mask=MASK, on={"y": stated}))
+            for stated in ({"_FillValue": OUT}, {"missing_value": [1e20, -9999.0]}, {"valid_range": [0.0, 2.0]},
+                           {"Data_Ignore_Value": -9999}, {"nodata": "-9999"})]),
+        "ENVI": ("`data ignore value`", "a.hdr", lambda p: is_marked(
+            envi(p, BAD[..., None], data_ignore_value="-9999"), mask=MASK)),
+        "TIFF": ("GDAL's no-data", "a.tif", lambda p: is_marked(tiff(p, BAD, (42113, "s", "-9999")), mask=MASK)),
+        "MATLAB": ("`y_missing_value`", "a.mat", lambda p: is_marked(
+            mat(p, y=BAD, mask=MASK, y_missing_value=OUT))),
+        "NPZ": ("`y_missing_value`", "a.npz", lambda p: is_marked(npz(p, y=BAD, mask=MASK, y_missing_value=-9999.0))),
+        "text": ("blank, NA, NaN, -9999, -1.23e34", "a.csv", lambda p: np.testing.assert_allclose(
+            read_spectrum(text(p, "nm;R\n", [(450, 1), (460, -9999), (470, "NA"), (480, ""), (490, -1.23e34),
+                                             (500, 2)])).nm, [450, 500])),
+    },
+    "reflectance scale": {
+        "HDF5": ("`Scale_Factor` above 1", "a.h5", lambda p: cube_is_read(
+            hdf5(p, cube=PACKED, on={"cube": {"Scale_Factor": 10_000.0}}))),
+        "ENVI": ("`reflectance scale factor`", "a.hdr", lambda p: cube_is_read(
+            envi(p, np.moveaxis(PACKED, 0, -1), reflectance_scale_factor="10000"))),
+        "text": ("percent in its heading", "a.csv", lambda p: np.testing.assert_allclose(
+            read_spectrum(text(p, "nm;Reflectance [%]\n", [(450, 50), (500, 100)])).values, [0.5, 1])),
+    },
+    "significant bits": {
+        "HDF5": ("`bit_depth`", "a.h5", lambda p: [
+            full_scale_is(hdf5(p, y=COUNTS, mask=MASK, of={"bit_depth": 12}), 4095),
+            full_scale_is(hdf5(p, y=COUNTS, mask=MASK, on={"y": {"bit_depth": 12}}), 4095),
+            refused(read_measurement, hdf5(p, y=COUNTS, mask=MASK, of={"bit_depth": 8}))]),
+        "TIFF": ("BitsPerSample, MaxSampleValue, OME's SignificantBits", "a.tif", lambda p: [
+            full_scale_is(tiff(p, COUNTS, (281, "H", (4095,))), 4095, mask=MASK),
+            full_scale_is(tiff(p.with_suffix(".ome.tif"), COUNTS, metadata={"SignificantBits": 12}), 4095, mask=MASK)]),
+        "PNG": ("sBIT", "a.png", lambda p: [
+            full_scale_is(png(p, COUNTS, 12), 4095, mask=MASK),
+            full_scale_is(png(p, 16 * COUNTS, 12), 4095, mask=MASK)]),
+        "MATLAB": ("`bit_depth`", "a.mat", lambda p: full_scale_is(mat(p, y=COUNTS, mask=MASK, bit_depth=12), 4095)),
+        "NPZ": ("`bit_depth`", "a.npz", lambda p: full_scale_is(npz(p, y=COUNTS, mask=MASK, bit_depth=12), 4095)),
+    },
+    "shifts, step, bands": {
+        "HDF5": ("`shifts`; `step`, `num_bands`", "a.h5", lambda p: [
+            in_any_place(lambda p, step: hdf5(p, **SAVED, of={"step": step}))(p),
+            in_any_place(lambda p, step: hdf5(p, **SAVED, on={"y": {"step": step}}))(p),
+            in_any_place(lambda p, step: hdf5(p, **SAVED, step=step))(p)]),
+        "MATLAB": ("`shifts`; `step`, `num_bands`", "a.mat", in_any_place(lambda p, step: mat(p, **SAVED, step=step))),
+        "NPZ": ("`shifts`; `step`, `num_bands`", "a.npz", in_any_place(lambda p, step: npz(p, **SAVED, step=step))),
+    },
+    "order of axes": {
+        "HDF5": ("`axes`, names of the dimensions, `Interleave`", "a.h5", lambda p: [
+            orders(lambda p, order, cube: hdf5(p, cube=cube, on={"cube": {"axes": order}}))(p),
+            cube_is_read(hdf5(p, cube=CUBE.transpose(1, 0, 2), on={"cube": {"Interleave": "BIL"}})),
+            cube_is_read(named(p, ("lat", "lon", "band"), CUBE.transpose(1, 2, 0))),
+            cube_is_read(named(p, ("x", "y", "wavelength"), CUBE.transpose(2, 1, 0)))]),
+        "ENVI": ("`interleave`", "a.hdr", lambda p: cube_is_read(envi(p, np.moveaxis(CUBE, 0, -1)))),
+        "TIFF": ("ImageJ's, planar configuration", "a.tif", lambda p: cube_is_read(
+            tiff(p, CUBE, imagej=True, metadata={"axes": "CYX"}))),
+        "MATLAB": ("text `cube_axes`", "a.mat", orders(
+            lambda p, order, cube: (scipy.io.savemat(p, {"cube": cube, "cube_axes": order}), p)[1])),
+        "NPZ": ("text `cube_axes`", "a.npz", orders(lambda p, order, cube: npz(p, cube=cube, cube_axes=order))),
+    },
+    "coordinates": {
+        "HDF5": ("`x` and `y` of one axis", "a.h5", lambda p: no_snapshot(
+            hdf5(p, x=np.arange(float(DETECTOR)), y=np.arange(float(H)), meas=Y, mask=MASK))),
+        "MATLAB": ("`x` and `y` of one axis", "a.mat", lambda p: no_snapshot(
+            mat(p, x=np.arange(float(DETECTOR)), y=np.arange(float(H)), meas=Y, mask=MASK))),
+        "NPZ": ("`x` and `y` of one axis", "a.npz", lambda p: no_snapshot(
+            npz(p, x=np.arange(float(DETECTOR)), y=np.arange(float(H)), meas=Y, mask=MASK))),
+    },
+}  # fmt: skip
+FORMATS = ("HDF5", "ENVI", "TIFF", "PNG", "MATLAB", "NPZ", "text")
+
+
+def named(path, names, cube):
+    with h5py.File(path, "w") as file:
+        file["cube"] = cube
+        for k, name in enumerate(names):
+            file["cube"].dims[k].label = name
+    return path
+
+
+def no_snapshot(path):
+    assert np.array_equal(read_measurement(path).y, Y)
+
+
+@pytest.mark.parametrize(("statement", "kind"), [(s, f) for s, row in TABLE.items() for f in row])
+def test_a_cell(tmp_path, statement, kind):
+    _, name, check = TABLE[statement][kind]
+    check(tmp_path / name)
+
+
+def test_the_documented_table_has_these_cells():
+    rows = [["stated", *("HDF5, NetCDF" if f == "HDF5" else f for f in FORMATS)], ["---"] * (len(FORMATS) + 1)]
+    rows += [[s, *(row[f][0] if f in row else "-" for f in FORMATS)] for s, row in TABLE.items()]
+    table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    page = (ROOT / "docs" / "file-format.md").read_text(encoding="utf-8")
+    shown = page.partition("<!-- table: statements -->\n\n")[2].partition("\n<!-- end of table -->")[0]
+    assert shown == table, f"write this into docs/file-format.md:\n{table}"
+
+
+def test_every_group_of_a_file_is_heard(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["run/y"], file["run/mask"] = COUNTS, MASK
+        file["run"].attrs.update({"step": -2, "bit_depth": 12})
+    m = read_measurement(tmp_path / "a.h5")
+    assert m.shifts == (0, -2, -4, -6) and m.y.max() == np.float32(COUNTS.max() / 4095)
+
+
+@pytest.mark.parametrize("stated", [{"step": -2}, {"shifts": np.array([0, -2, -4, -6])}])
+def test_the_file_of_the_mask_states_what_the_snapshot_does_not(tmp_path, stated):
+    np.save(tmp_path / "y.npy", Y)
+    arrays = {name: value for name, value in stated.items() if name == "shifts"}
+    mask = hdf5(tmp_path / "m.h5", mask=MASK, **arrays, of={k: v for k, v in stated.items() if k == "step"})
+    assert read_measurement(tmp_path / "y.npy", mask=mask).shifts == (0, -2, -4, -6)
+
+
+def test_bands_that_do_not_fit_are_refused(tmp_path):
+    refused(read_measurement, npz(tmp_path / "a.npz", **SAVED, num_bands=5))
+    assert read_measurement(npz(tmp_path / "a.npz", **SAVED, num_bands=7)).shifts == tuple(range(7))
+
+
+def test_light_above_the_stated_bits_is_saturated(tmp_path):
+    """As `simulate` writes it: floats, the counts per unit and the bit depth."""
+    y = Y.copy()
+    y[4, 5] = 4095 / 2000
+    m = read_measurement(hdf5(tmp_path / "a.h5", y=y, mask=MASK, of={"bit_depth": 12, "scale": 2000.0}))
+    assert np.argwhere(m.bad_pixels).tolist() == [[4, 5]]
+
+
+def test_a_scale_of_one_leaves_counts(tmp_path):
+    path = hdf5(tmp_path / "a.h5", y=COUNTS, mask=MASK, on={"y": {"scale_factor": 1.0, "add_offset": 0}})
+    np.testing.assert_allclose(read_measurement(path).y, COUNTS / 1023, rtol=1e-6)
+
+
+@pytest.mark.parametrize("stated", [{"scale_factor": 0.0}, {"scale_factor": [1.0, 2.0]}, {"add_offset": np.nan}])
+def test_scales_that_cannot_be_are_refused(tmp_path, stated):
+    refused(read_cube, hdf5(tmp_path / "a.h5", cube=PACKED, on={"cube": stated}))
+
+
+def test_missing_values_of_a_cube_are_no_light(tmp_path):
+    cube = CUBE.copy()
+    cube[1, 2, 3] = OUT
+    refused(read_cube, hdf5(tmp_path / "a.h5", cube=cube, on={"cube": {"_FillValue": OUT}}))
+
+
+def test_the_reflectance_of_an_airborne_campaign(tmp_path):
+    stated = {"Scale_Factor": 10_000.0, "Data_Ignore_Value": -9999.0, "Dimension_Labels": "Line, Sample, Wavelength"}
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["SITE/Reflectance/Reflectance_Data"] = np.moveaxis(PACKED, 0, -1)
+        file["SITE/Reflectance/Reflectance_Data"].attrs.update(stated)
+        file["SITE/Reflectance/Metadata/Spectral_Data/Wavelength"] = NM
+        file["SITE/Reflectance/Metadata/Spectral_Data/Wavelength"].attrs["Units"] = "nanometers"
+    cube_is_read(tmp_path / "a.h5")
+    wavelengths_are_read(tmp_path / "a.h5")
+
+
+def test_a_list_may_be_an_attribute(tmp_path):
+    for where in ({"of": {"wavelengths": NM}}, {"on": {"cube": {"wavelengths": NM}}}):
+        wavelengths_are_read(hdf5(tmp_path / "a.h5", cube=CUBE, **where))
+
+
+def test_wavelengths_of_gdal(tmp_path):
+    units = ["Nanometers"] * C
+    wavelengths_are_read(gdal(tmp_path / "a.tif", wavelength=NM.tolist(), wavelength_units=units))
+    wavelengths_are_read(gdal(tmp_path / "b.tif", CENTRAL_WAVELENGTH_UM=(NM / 1e3).tolist()))
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_units_of_wavelengths(unit):
+    found = to_nanometers(UNITS[unit], unit, "wavelengths")
+    assert found is not None
+    np.testing.assert_allclose(found, NM, rtol=1e-6)
+
+
+def test_headers_in_latin_1_are_read(tmp_path):
+    path = envi(tmp_path / "a.hdr", np.moveaxis(CUBE, 0, -1), wavelength=list(map(repr, NM.tolist())))
+    path.write_bytes(path.read_bytes() + "wavelength units = nm\nsensor type = µm-Kamera, 20 °C\n".encode("latin-1"))
+    cube_is_read(path)
+    wavelengths_are_read(path)
+
+
+@pytest.mark.parametrize(
+    ("stated", "rank", "found"),
+    [("CHW", 3, "CHW"), ("wavelength, y, x", 3, "CHW"), (["row", "column"], 2, "HW"), ("ZYX", 3, "NHW"),
+     ("bands:lines:samples", 3, "CHW"), ("CHW", 2, None), ("CCW", 3, None), (["dim_0", "x"], 2, None)],
+)  # fmt: skip
+def test_letters_of_axes(stated, rank, found):
+    assert letters(stated, rank) == found
