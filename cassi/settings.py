@@ -244,7 +244,8 @@ class Settings:
     pattern: PathLike | Array | None = setting(
         None, "filters of a mosaic sensor: 4x4, row by row a band each; rggb and its kin; or a file with the number of "
         "the filter of each pixel",
-        "--pattern", group=CAMERA, value="PxQ|FILE", needs=("camera=mosaic",), reads=True, recorded=False,
+        "--pattern", group=CAMERA, value="PxQ|FILE", needs=("camera=mosaic",), excludes=(SHOTS,), reads=True,
+        recorded=False,
     )  # fmt: skip
     """Or an array (p, q), see `cassi.Mosaic.from_pattern`."""
     pattern_offset: Sequence[int] = setting(

@@ -115,7 +115,7 @@ def test_filters_with_a_response_and_crosstalk_from_tables(tmp_path):
     assert main(["simulate", *words, *tables]) == 0
     m = read_measurement(tmp_path / "m.h5")
     rows = X @ R
-    np.testing.assert_allclose(m.mask[:, :2, :2], rows[[[1, 0], [2, 1]]].transpose(2, 0, 1), rtol=1e-6)
+    np.testing.assert_allclose(m.mask[:, :2, :2], rows[[[1, 2], [0, 1]]].transpose(2, 0, 1), rtol=1e-6)
 
 
 def test_stacks_of_mosaic_frames_have_their_axis_where_their_format_has_it(tmp_path):

@@ -27,11 +27,11 @@ def test_three_filters_see_many_bands_by_rows_or_by_columns():
     assert torch.equal(A.mask[:, 1, 3], R[2]) and torch.equal(A.mask[:, 2, 1], R[1])
 
 
-def test_a_singular_crosstalk_is_a_camera_all_the_same():
+def test_filters_that_are_alike_are_a_camera_all_the_same():
     """Two filters that see the same mixture: A^+ shares it out evenly, as the smallest cube has it."""
-    X = np.eye(4)
-    X[:2, :2] = 0.5
-    A = Mosaic.from_pattern(QUAD, (2, 2), crosstalk=X).to(dtype=torch.float64)
+    R = np.eye(4)
+    R[:2, :2] = 0.5
+    A = Mosaic.from_pattern(QUAD, (2, 2), R).to(dtype=torch.float64)
     x = A.pinv(torch.tensor([[2.0, 4.0], [6.0, 8.0]], dtype=torch.float64))
     np.testing.assert_allclose(x[:, 0, 0], [2, 2, 0, 0], atol=1e-12)
     np.testing.assert_allclose(A @ x, [[2, 4], [6, 8]])
@@ -45,7 +45,7 @@ def test_a_singular_crosstalk_is_a_camera_all_the_same():
         {"pattern": np.tile(QUAD, (9, 9)), "offset": (14, 0)}, {"pattern": np.tile(QUAD, (9, 9)), "offset": (-1, 0)},
         {"offset": (1,)}, {"offset": (0.5, 0)}, {"response": np.ones((5, 7))}, {"response": np.ones(4)},
         {"response": np.full((4, 4), np.nan)}, {"response": -np.eye(4)}, {"response": np.eye(4, 6)},
-        {"crosstalk": np.eye(3)}, {"crosstalk": np.linalg.inv(np.eye(4) + 0.1)},
+        {"crosstalk": np.eye(3)}, {"crosstalk": np.ones((4, 4))}, {"crosstalk": np.linalg.inv(np.eye(4) + 0.1)},
     ],
 )  # fmt: skip
 def test_what_is_no_mosaic_is_refused(arguments):

@@ -32,7 +32,8 @@ def read_masks(options: ReadOptions, size: Sequence[int], notes: list[str]) -> n
 
 
 def read_pattern(pattern: PathLike | np.ndarray | None) -> np.ndarray:
-    """A pattern of filters (p, q): "4x4", row by row 16 filters; "rggb" or its kin, with filters R, G, B; or a file.
+    """A pattern of filters (p, q): "4x4", row by row 16 filters; "rggb" or its kin, filters by wavelength, b g r; or a
+    file.
 
     Files are tables of numbers (.txt, .csv), or hold one array of two axes.
 
@@ -44,7 +45,7 @@ def read_pattern(pattern: PathLike | np.ndarray | None) -> np.ndarray:
             raise InputError("a mosaic sensor needs the pattern of its filters, such as 4x4", cures=("pattern",))
         return _array(pattern, "pattern of filters")
     if (word := pattern.strip().lower()) in BAYER:
-        return np.array(["rgb".index(letter) for letter in word]).reshape(2, 2)
+        return np.array(["bgr".index(letter) for letter in word]).reshape(2, 2)
     if sides := re.fullmatch(r"(\d{1,2})x(\d{1,2})", word):
         return np.arange(int(sides[1]) * int(sides[2])).reshape(int(sides[1]), int(sides[2]))
     if not Path(pattern).is_file():

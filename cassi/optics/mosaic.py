@@ -91,7 +91,7 @@ class Mosaic(CASSI):
 
         Raises:
             InputError: a pattern with gaps, or that does not cover the frame; matrices of another size, negative or not
-                finite; a band that no filter transmits.
+                finite; a singular crosstalk; a band that no filter transmits.
         """
         P, start = _filters(pattern), tuple(offset)
         if len(start) != 2 or not all(isinstance(n, int | np.integer) for n in start):
@@ -112,6 +112,8 @@ class Mosaic(CASSI):
                 f"the pattern has {K} filters: the response must be ({K}, C), the crosstalk ({K}, {K}), got {R.shape} "
                 f"and {X.shape}"
             )
+        if np.linalg.matrix_rank(X) < K:
+            raise InputError("the crosstalk is singular: some filters cannot be told apart; check it")
         R = X @ R
         if not (lit := R.any(0)).all():
             raise InputError(f"no filter transmits band {np.flatnonzero(~lit)[0]} of 0 to {len(lit) - 1}; leave it out")
