@@ -113,7 +113,7 @@ class Mosaic(CASSI):
                 f"and {X.shape}"
             )
         if np.linalg.matrix_rank(X) < K:
-            raise InputError("the crosstalk is singular: some filters cannot be told apart; check it")
+            raise InputError("the crosstalk is singular: some filters hold the same mixture of all; check it")
         R = X @ R
         if not (lit := R.any(0)).all():
             raise InputError(f"no filter transmits band {np.flatnonzero(~lit)[0]} of 0 to {len(lit) - 1}; leave it out")
