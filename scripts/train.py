@@ -26,7 +26,7 @@ what comes out, in the other folder
   curve.jsonl          every 50 steps the error after the start and each stage
   evaluation.md        with --evaluate
 
-how long: two CPU cores look at 28,000 examples in 80 minutes, an NVIDIA H200 at 121,000 in 9 minutes. What looks gain
+how long: two CPU cores look at 28,000 examples in 80 minutes, an NVIDIA H100 at 201,000 in 8 minutes. What looks gain
 stands in scripts/training/README.md.
 
 examples:

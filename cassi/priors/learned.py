@@ -31,7 +31,7 @@ from cassi.settings import PathLike
 
 # Shipped weights by what they may be used for (MODEL_CARD.md), and the SHA-256 of KIND.safetensors.
 KINDS = {
-    "free": "40944f7977fc38d247d1567f21f7c177ea0f4b07d279dc3b10c3bd1dc9b2538a",
+    "free": "c7bd24e5d8b687f1f06abe61271650517d84c09e1ada9d8980e574772486b9cf",
     "research": "71312c9a0710c966f165b95f53c03a6955e9f781224590278b4a37fc62bd8e2c",
 }
 USES = {"free": "free for any use", "research": "for research only"}
