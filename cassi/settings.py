@@ -14,7 +14,7 @@ import numbers
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from cassi.errors import InputError
@@ -278,7 +278,7 @@ class Settings:
     """Standard deviation [electron], where known."""
     white: PathLike | Measurement | None = setting(
         None, "capture of a white reference, same camera and light: the cube becomes reflectance",
-        "--white", group=CAMERA, value="FILE", excludes=(MANY,), reads=True, recorded=False,
+        "--white", group=CAMERA, value="FILE", reads=True, recorded=False,
     )  # fmt: skip
     """A `Measurement` of it, or its file, read as that of the snapshot."""
     white_reflectance: float | PathLike | Spectrum = setting(
@@ -380,6 +380,10 @@ class Settings:
         """Whether the camera is searched for in the snapshot."""
         return isinstance(self.camera, str) and self.camera in ("find", "align") and self.psf is None
 
+    def without_white(self) -> Settings:
+        """The same without a white reference."""
+        return replace(self, white=None, white_reflectance=1.0, exposure_ratio=1.0)
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for the record of a result: of files and what was read from one the name, of others "given"."""
         return {one.name: _plain(getattr(self, one.name)) for one in fields(self) if one.metadata["recorded"]}
@@ -392,7 +396,7 @@ OPTIONS: dict[str, Option] = {
 
 TILE = Option(
     "--tile", "reconstruct in tiles of this size, for frames larger than memory", value="PX", type=whole, needs=AUTO,
-    excludes=("figures", "white", "budget", "uncertainty", "side", MANY), why="tiles never see the whole cube",
+    excludes=("budget", "side", "output_bands", MANY), why="tiles never see the whole cube",
 )  # fmt: skip
 SEQUENCE = Option(
     "--sequence", "snapshots of a scene that moves little: each is reconstructed with those beside it, into one file "

@@ -118,7 +118,7 @@ def test_of_many_the_camera_takes_no_snapshot_s_place(bench, capsys):
         ("--save-camera", "c.h5", "--camera", "as-given"), ("--save-camera", "c.h5", "--psf", 1, "--align"),
         ("--save-camera", "c.h5", "--calibration", "mask.h5"), ("--batch", 2), ("--gain", -3),
         ("--gain", 3, "--read-noise", -1), ("--tv-weight", 0.3), ("--bit-depth", 40), ("--seed", 2**64),
-        ("--sequence", "--white", "white.h5"), ("--tile", 32, "--white", "white.h5", "--uncertainty"),
+        ("--sequence", "--white", "white.h5"), ("--tile", 32, "--output-bands", "450,500"),
         ("--prior", "learned", "--iterations", 5), ("--iterations", 5, "--quality", "best"), ("--white", "none.h5"),
         ("--white", "two.h5"), ("--weights", "w.safetensors"), ("--weights", "folder.d"), ("--side", "folder.d"),
         ("--figures", "w.safetensors"),

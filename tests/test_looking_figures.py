@@ -401,3 +401,10 @@ def test_a_talk_has_no_markers_and_bands_have_the_color_of_their_light():
     assert (tinted > 40).any() and not (plain > 0).any()
     strongest = band_colors(data.wavelengths, 5).argmax(1).tolist()
     assert strongest in ([2, 2, 1, 1, 0], [2, 2, 1, 0, 0])
+
+
+def test_of_a_cube_that_is_huge_every_kth_pixel_is_drawn(monkeypatch):
+    monkeypatch.setattr(figures, "MAX_VALUES", 16 * 16)
+    cube = np.random.default_rng(0).random((2, 32, 48))
+    drawn = figures.figures_of(result(cube, None, uncertainty=cube, truth=cube))["bands"]
+    assert "one of 4 x 4 pixels" in words(drawn)

@@ -193,7 +193,7 @@ def test_the_program_in_tiles(tmp_path, monkeypatch, capsys):
     assert main([*settings, "--quiet"]) == 0
     assert capsys.readouterr().out == ""
     x, _ = read_cube(tmp_path / "m_cube.h5")
-    assert not (tmp_path / "m_figures").exists()
+    assert (tmp_path / "m_figures" / "summary.png").exists()
     write_measurement(tmp_path / "m.h5", replace(measurement(A, y), cube=x + 0.01), overwrite=True)
     assert main([*settings, "--overwrite"]) == 0
     np.testing.assert_array_equal(read_cube(tmp_path / "m_cube.h5", key="truth")[0], x + 0.01)
@@ -203,5 +203,4 @@ def test_the_program_in_tiles(tmp_path, monkeypatch, capsys):
     assert main([*settings[:4], "--tile", "48", "--prior", "tv", "--quality", "best", "--overwrite"]) == 0
     check_words(capsys.readouterr().out.splitlines()[3])
     assert read_report(tmp_path / "m_cube.h5").parameters["quality"] == "default", "as it was solved"
-    check_refusal(capsys, main([*settings, "--overwrite", "--figures", "f"]))
     check_refusal(capsys, main([*settings, "--overwrite", "--solver", "gap-tv"]))

@@ -13,12 +13,16 @@ import cassi
 from cassi.calibration.camera_as_found import FoundCamera
 from cassi.calibration.camera_model import CameraModel
 from cassi.cli.main import run
+from cassi.files import write_arrays
 from cassi.files.spectrum_files import Spectrum
+from cassi.files.views import turn
+from cassi.looking.figures import figures_of
 from cassi.looking.methods import methods_text
 from cassi.looking.report_data import read_report, report_of
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
 from cassi.running import pipeline
+from cassi.running.tiled_file import reconstruct_tiled
 from cassi.running.white import MAX_COLORED, MAX_UNEVEN, reflectance, unevenness, white_concerns
 from cassi.simulation.scene import procedural_scene
 
@@ -156,12 +160,10 @@ def test_light_is_told_from_pictures(seed):
     assert unevenness(np.where(disc, red, 1) * light)[1] > 1.5 * MAX_COLORED
 
 
-def test_what_speaks_against_a_reflectance(results):
-    assert white_concerns(reflectance(*results), results[1]) == ()
-    blue = results[1].cube.clone()
-    blue[0] *= 0.1
-    weak = replace(results[1], cube=blue)
-    (first, second) = white_concerns(reflectance(results[0], weak), weak)
+def test_what_speaks_against_a_reflectance():
+    light = np.linspace(1, 2, C)
+    assert white_concerns(light, 0.0, None) == ()
+    (first, second) = white_concerns(np.where(np.arange(C) == 0, 0.1, light), 0.01, None)
     assert "little light in 1 of 6 bands (1)" in first and "values are above 1.2" in second
 
 
@@ -221,3 +223,81 @@ def test_a_reference_without_sensitivity_gets_that_of_the_snapshot(bench):
         warned.append([str(one.message) for one in caught if "sensitivities" in str(one.message)])
     assert torch.equal(*both) and not warned[0] and len(warned[1]) == 1
     check_words(warned[1][0])
+
+
+@pytest.fixture(scope="module")
+def night(tmp_path_factory, bench):
+    """A folder of three scenes, and beside it the white reference."""
+    A, rho, light = bench
+    folder = tmp_path_factory.mktemp("night")
+    (folder / "night").mkdir()
+    for k, x in enumerate((rho * light, 0.5 * rho * light, rho.flip(-1) * light)):
+        write_arrays(folder / "night" / f"s{k}.h5", {"measurement": A.forward(x).numpy()})
+    write_arrays(folder / "white.h5", {"measurement": A.forward(light).numpy()})
+    write_arrays(folder / "mask.h5", {"mask": A.mask.numpy()})
+    return folder
+
+
+def test_a_folder_is_divided_by_a_reference_that_is_solved_once(night, tmp_path, monkeypatch, capsys):
+    """With figures, scale bars and pages; the same as single runs; what is there already is drawn, not computed."""
+    seen, solve = [], pipeline.solve_white
+    monkeypatch.setattr(pipeline, "solve_white", lambda *given: seen.append(1) or solve(*given))
+    how = ["--mask", str(night / "mask.h5"), "--num-bands", str(C), "--step", "1", "--camera", "as-given"]
+    how += [
+        "--white",
+        str(night / "white.h5"),
+        "--white-reflectance",
+        "0.9",
+        "--solver",
+        "gap-tv",
+        "--iterations",
+        "30",
+    ]
+    out = tmp_path / "out"
+    words = [str(night / "night"), *how, "--output", str(out), "--quiet"]
+    assert run("reconstruct", words, "cassi reconstruct") == 0 and len(seen) == 1
+    more = ["--pixel-size", "2um", "--report", "--figure-format", "pdf"]
+    assert run("reconstruct", [*words, *more], "cassi reconstruct") == 0 and len(seen) == 1
+    pdf = sorted(path.name for path in (tmp_path / "out_figures" / "s1").iterdir())
+    assert "srgb.pdf" in pdf and (out / "s1_report.html").exists() and (out / "index.html").exists()
+    assert sorted(path.name for path in (tmp_path / "out_figures").iterdir()) == ["s0", "s1", "s2"]
+    single = tmp_path / "single.h5"
+    words = [str(night / "night" / "s1.h5"), *how, "--output", str(single), "--figures", "none", "--quiet"]
+    assert run("reconstruct", words, "cassi reconstruct") == 0
+    with h5py.File(single) as one, h5py.File(out / "s1_cube.h5") as many:
+        np.testing.assert_allclose(one["cube"][:], many["cube"][:], atol=1e-4)
+        assert many.attrs["unit"] == "reflectance"
+        assert np.median(many["cube"][:, 8:-8, 6:18]) == pytest.approx(0.9 * 0.5 * 0.3, rel=0.1)
+    assert run("reconstruct", [*words[:1], *how, "--white-reflectance", "0.8", "--output", str(single)], "c") == 2
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("turned", ["none", "90"])
+def test_tiles_are_divided_turned_and_have_error_bars(bench, tmp_path, turned):
+    """As the whole frame, whose noise, basis and weights are the tiles' too."""
+    mask = (torch.rand(96, 128, generator=torch.Generator().manual_seed(1)) > 0.5).float()
+    A = CASSI.from_step(mask, step=1, num_bands=C)
+    light = torch.linspace(0.5, 1, C)[:, None, None] * torch.linspace(0.9, 1.1, 128) * torch.ones(C, 96, 1)
+    rho = procedural_scene(96, 128, torch.linspace(450, 650, C), generator=torch.Generator().manual_seed(2)).float()
+    noise = 0.005 * torch.randn(2, *A.measurement_shape, generator=torch.Generator().manual_seed(3))
+    scene, white = (
+        Measurement((A.forward(x) + n).numpy(), mask.numpy(), A.shifts)
+        for x, n in zip((rho * light, light), noise, strict=True)
+    )
+    how = {"prior": "tv", "camera": "as-given", "turn_result": turned, "uncertainty": True}
+    whole = cassi.reconstruct(scene, **how, white=white, white_reflectance=0.9)
+    reconstruct_tiled(scene, tmp_path / "t.h5", tile=64, reach=16, **how, white=white, white_reflectance=0.9)
+    with h5py.File(tmp_path / "t.h5") as file:
+        assert file.attrs["unit"] == "reflectance" and file.attrs.get("turned", "none") == turned
+        cube, spread = file["cube"][:], file["uncertainty"][:]
+        assert file["measurement"].shape == turn(scene.y, turned).shape == file["residual"].shape
+        residual = file.attrs["residual"]
+    assert cube.shape == tuple(whole.cube.shape)
+    assert np.abs(cube - whole.cube.numpy()).mean() < 0.01
+    assert np.median(spread / whole.uncertainty.numpy()) == pytest.approx(1, abs=0.25)
+    assert residual == pytest.approx(whole.residual, rel=0.15), "that of the radiance"
+    truth = turn(0.9 * rho.numpy(), turned)
+    assert np.abs(cube - truth).mean() < 0.05
+    assert np.mean(np.abs(cube - truth) < 2 * spread) > 0.8
+    data = read_report(tmp_path / "t.h5")
+    assert {"uncertainty", "residual"} < set(figures_of(data))

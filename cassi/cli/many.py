@@ -2,17 +2,20 @@
 
 import argparse
 import contextlib
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from cassi.calibration.camera_as_found import FoundCamera
 from cassi.calibration.found_camera import FRAMES
 from cassi.choice.plan import Plan
 from cassi.cli.cluster import executor_at
-from cassi.cli.messages import inform
+from cassi.cli.messages import inform, settings_of
+from cassi.cli.options import options_of
+from cassi.cli.places import figures_folder
 from cassi.cli.reading import Task, provenance
 from cassi.cli.shell import say, warn
 from cassi.errors import InputError
@@ -20,7 +23,7 @@ from cassi.files.cube_store import gather_cubes
 from cassi.files.formats.table import SUFFIXES
 from cassi.files.reading import open_measurement
 from cassi.looking.film import write_film
-from cassi.looking.report_data import read_report
+from cassi.looking.report_data import ReportData, read_report
 from cassi.optics.measurement import Measurement, camera_difference
 from cassi.priors.learned import as_prior
 from cassi.running.arguments import load, open_files
@@ -33,6 +36,49 @@ from cassi.sequence.frames import PLAN_FRAMES, InSequence, ReadWindow, sequence_
 from cassi.settings import Settings
 
 MAX_NAMED = 3  # of many alike
+LOOKS = ("figure_format", "dpi", "pixel_size", "tinted", "no_markers")  # options of figures
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What is drawn of a result, and how, in plain values, which workers take along: of a cube in a folder its page,
+    and its figures in a folder of its name."""
+
+    look: tuple[bool, bool, float | None, str]  # as `cassi.looking.figures.Look`
+    dpi: int
+    formats: tuple[str, ...]
+    page: bool = False
+    figures: Path | None = None
+
+    @classmethod
+    def of(cls, args: argparse.Namespace, *, page: bool = False, figures: Path | None = None) -> Self:
+        """As the options ask for it."""
+        size, unit = args.pixel_size or (None, "")
+        return cls((not args.no_markers, args.tinted, size, unit), args.dpi, args.figure_format, page, figures)
+
+    def draw(self, data: ReportData, folder: Path, caption: str = "") -> None:
+        """Draw all figures of a result."""
+        from cassi.looking.figures import Look, figures_of, save_figures
+
+        figures = figures_of(data, caption=caption, look=Look(*self.look))
+        save_figures(figures, folder, dpi=self.dpi, formats=self.formats)
+
+    def __call__(self, cube: Path) -> None:
+        from cassi.looking.overview import write_report_beside
+
+        if self.page:
+            write_report_beside(cube)
+        if self.figures is not None:
+            self.draw(read_report(cube), self.figures / cube.stem.removesuffix("_cube"))
+
+
+def drawing_of_many(args: argparse.Namespace, output: Path) -> Drawing | None:
+    """What is drawn of each result of a folder; None: nothing."""
+    looks = (option for option in options_of("reconstruct") if option.field in LOOKS)
+    wanted = args.figures is not None or any(option.is_given(getattr(args, option.field)) for option in looks)
+    folder = figures_folder(args.figures, output) if wanted else None
+    page = args.report is not None
+    return Drawing.of(args, page=page, figures=folder) if page or folder is not None else None
 
 
 def output_of_many(args: argparse.Namespace, files: Sequence[str], task: Task) -> Path:
@@ -55,13 +101,14 @@ def output_of_many(args: argparse.Namespace, files: Sequence[str], task: Task) -
 def run_many(args: argparse.Namespace, task: Task, fingerprint: str) -> int:
     """Reconstruct what is not finished yet: each snapshot for itself, or in a sequence, whose file has the fingerprint,
     with those beside it."""
-    open_files(task.settings)  # raises what is wrong with them, before a camera is searched for
-    followed = replace(task.settings, plan=args.save_plan, prior="auto", quality="default", num_iters=None)
+    begun = time.time()
+    asked = settings_of(args, task)  # raises what is wrong with them, before a camera is searched for
+    followed = replace(asked, plan=args.save_plan, prior="auto", quality="default", num_iters=None)
     if args.save_plan and Path(args.save_plan).is_file() and not args.overwrite:  # as an interrupted run left it
         load_plan(args.save_plan, as_prior(followed.weights))  # raises what is wrong with it
         settings = replace(followed, camera=common_camera(args, task, followed))
     else:
-        settings = replace(task.settings, camera=common_camera(args, task, task.settings))
+        settings = replace(asked, camera=common_camera(args, task, asked))
         if args.save_plan:
             save_common_plan(args, task, settings)
             settings = replace(followed, camera=settings.camera)
@@ -77,10 +124,7 @@ def run_many(args: argparse.Namespace, task: Task, fingerprint: str) -> int:
             frames = windows(frames)
     how: dict[str, Any] = {"overwrite": args.overwrite, "batch": args.batch, "progress": not args.quiet}
     reports = args.report is not None and not args.sequence
-    if reports:
-        from cassi.looking.overview import has_report, write_index, write_report_beside
-
-        how["after"] = write_report_beside
+    how["after"] = draw = None if args.sequence else drawing_of_many(args, task.output)
     with executor_at(args.cluster, partial(inform, args)) as executor:
         report = reconstruct_many(
             frames, place, read=read, solve=solve, executor=executor, attributes=provenance(args), **how
@@ -98,12 +142,16 @@ def run_many(args: argparse.Namespace, task: Task, fingerprint: str) -> int:
         gather_cubes(task.output, results, attributes=attributes, overwrite=args.overwrite)
         inform(args, f"the cubes are written: {task.output}")
         made += draw_sequence(args, task)
-    if reports and len(report.failed) < len(frames):
+    if draw is not None and len(report.failed) < len(frames):
+        from cassi.looking.overview import has_report, write_index
+
         cubes = [task.output / f"{frame.name}_cube.h5" for frame in frames if frame.name not in report.failed]
         for cube in cubes:  # of an earlier run without it
-            if not has_report(cube):
-                write_report_beside(cube)
-        made.append(str(write_index(task.output)))
+            page = draw.page and not has_report(cube)
+            is_new = cube.stat().st_mtime >= begun  # and drawn as it was written
+            replace(draw, page=page, figures=None if is_new else draw.figures)(cube)
+        made += [str(write_index(task.output))] if reports else []
+        made += [f"{draw.figures}/"] if draw.figures is not None else []
     rate = f", {60 * report.computed / report.seconds:.1f} a minute" if report.computed else ""
     counts = {
         "finished already": report.found,
@@ -176,6 +224,7 @@ def warn_of_problems(args: argparse.Namespace, report: BatchReport) -> None:
 def save_common_plan(args: argparse.Namespace, task: Task, settings: Settings) -> None:
     """Write the plan of the first snapshot that can be read."""
     measurements = _read_some(task, [0]) or [task.measurement(task.frames[0])]
+    settings = settings.without_white()
     with StepBar(expected_steps(settings), shown=not args.quiet) as bar:
         m = load(measurements[0], None, settings)
         plan = reconstruct_measurement(m, settings, Listener(bar)).plan

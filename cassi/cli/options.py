@@ -187,8 +187,8 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("--output", "the result: .h5, .mat, .tif or .hdr (default: NAME_cube.h5); of many "
                 "snapshots a folder", value="FILE"),
             Option("--overwrite", "replace an existing result"),
-            Option("--figures", 'folder of figures, or "none" (default: NAME_figures beside the result)',
-                value="DIR", excludes=(MANY,), idle="none"),
+            Option("--figures", 'folder of figures, or "none" (default: NAME_figures beside the result; of many '
+                "snapshots none, unless this or an option of figures is given)", value="DIR", idle="none"),
             Option("--report", "also write an HTML page of the result (default: NAME_report.html)",
                 value="FILE", nargs="?", writes=(".html", ".htm")),
             KEY, MASK_KEY,
@@ -215,12 +215,11 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
         RESULT: options_in(RESULT),
         "figures for papers and talks": (
             Option("--figure-format", "png, pdf, svg: one or several, with commas (default: png)",
-                value="FORMATS", type=formats, default=("png",), excludes=(MANY,)),
-            Option("--dpi", "pixels per inch (default: 120)", value="N", type=dpi, default=120, excludes=(MANY,)),
-            Option("--pixel-size", "of the scene, for a scale bar: 2.5um, 0.1mm, 3m", value="LENGTH", type=length,
-                excludes=(MANY,)),
-            Option("--tinted", "bands in the color of their light", excludes=(MANY,)),
-            Option("--no-markers", "pictures of the summary without the numbers of the spectra", excludes=(MANY,)),
+                value="FORMATS", type=formats, default=("png",)),
+            Option("--dpi", "pixels per inch (default: 120)", value="N", type=dpi, default=120),
+            Option("--pixel-size", "of the scene, for a scale bar: 2.5um, 0.1mm, 3m", value="LENGTH", type=length),
+            Option("--tinted", "bands in the color of their light"),
+            Option("--no-markers", "pictures of the summary without the numbers of the spectra"),
         ),
         "many snapshots": (
             SEQUENCE,

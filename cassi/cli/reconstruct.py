@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cassi.cli import messages
-from cassi.cli.many import draw_sequence, output_of_many, run_many
+from cassi.cli.many import Drawing, draw_sequence, output_of_many, run_many
 from cassi.cli.options import options_of
 from cassi.cli.places import check_folder, check_written, figures_folder, inputs
 from cassi.cli.reading import Task, make_task, provenance
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     kept = is_finished and not args.overwrite
     would = messages.dry_run(args, task, kept=kept) if args.dry_run else ""
     check_places(args, files, task, args.overwrite or is_finished)
-    figures = None if task.many or args.tile is not None else figures_folder(args.figures, task.output)
+    figures = None if task.many else figures_folder(args.figures, task.output)
     lacking = [path for path in (args.save_camera, args.save_plan) if path and not Path(path).exists()]
     if kept and lacking:
         text = f"{task.output} is finished, and {lacking[0]} is written by the run that computes it; allow overwriting"
@@ -121,12 +121,8 @@ def draw(
 ) -> list[str]:
     """Draw the figures and write the page that are asked for; their names."""
     if figures is not None:
-        from cassi.looking.figures import Look, figures_of, save_figures
-
         report("draw")
-        size, unit = args.pixel_size or (None, "")
-        look = Look(markers=not args.no_markers, tinted=args.tinted, pixel_size=size, pixel_unit=unit)
-        save_figures(figures_of(data, caption=caption, look=look), figures, dpi=args.dpi, formats=args.figure_format)
+        Drawing.of(args).draw(data, figures, caption)
     if task.report is not None:
         from cassi.looking.report_page import write_report
 

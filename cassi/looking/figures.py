@@ -5,8 +5,10 @@ notebooks and servers. Cubes are (C, H, W) tensors or arrays in any unit, wavele
 are None, bands are numbered from 1.
 """
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +25,7 @@ from cassi.files.atomic import PathLike, replacing
 from cassi.looking.color import Array, as_cube, color_note, cube_to_srgb, shown_range, value_label, white_level
 from cassi.looking.drawing import draw_points, draw_scale_bar, draw_spectra, draw_strip, strip_of
 from cassi.looking.metrics import band_psnr, residual_whiteness, spectral_angles
-from cassi.looking.report_data import ReportData
+from cassi.looking.report_data import MAX_VALUES, ReportData, thinned
 from cassi.looking.spectra_points import choose_points as choose_points, points_of
 from cassi.looking.style import (
     ABOVE,
@@ -286,6 +288,11 @@ def figures_of(data: ReportData, *, caption: str = "", look: Look = USUAL) -> di
         >>> sorted(figures_of(ReportData(np.random.default_rng(0).random((8, 32, 32)))))
         ['bands', 'convergence', 'srgb', 'summary']
     """
+    if (every := math.ceil(math.sqrt(math.prod(data.cube.shape) / MAX_VALUES))) > 1:  # more than a page shows
+        truth, spread = (None if one is None else thinned(one, every) for one in (data.truth, data.uncertainty))
+        small = replace(data, cube=thinned(data.cube, every), truth=truth, uncertainty=spread)
+        look = look if look.pixel_size is None else look._replace(pixel_size=every * look.pixel_size)
+        data = replace(small, title=f"{data.title}, one of {every} x {every} pixels")
     cube, nm, unit = np.asarray(data.cube[:, :, :], np.float32), data.wavelengths, data.unit
     sigma = None if data.uncertainty is None else np.asarray(data.uncertainty[:, :, :])
     made = {

@@ -17,8 +17,8 @@ from cassi.errors import InputError
 from cassi.files.atomic import PathLike, write_text
 from cassi.files.frames import natural
 from cassi.looking.color import cube_to_srgb
-from cassi.looking.report_data import ReportData, read_report
-from cassi.looking.report_page import page_of, thinned, write_report
+from cassi.looking.report_data import ReportData, read_report, thinned
+from cassi.looking.report_page import page_of, write_report
 
 MAX_SIDE = 192  # of a small picture [pixel]
 

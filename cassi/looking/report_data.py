@@ -21,6 +21,7 @@ from cassi.looking.metrics import score
 from cassi.optics.measurement import REFLECTANCE
 from cassi.solvers.loop import Record
 
+MAX_VALUES = 40_000_000  # of all cubes in a page, about 100 MB in a browser; of larger cubes every k-th pixel is shown
 MAX_SCORED = 100_000_000  # values of a cube up to which it is scored against its truth
 RANKS = {"cube": 3, "truth": 3, "uncertainty": 3, "measurement": 2, "residual": 2}  # of one frame
 
@@ -133,6 +134,12 @@ class ReportData:
 def _number(facts: Mapping[str, object], name: str) -> float | None:
     value = facts.get(name)
     return value if isinstance(value, float) and math.isfinite(value) else None
+
+
+def thinned(cube: CubeLike, every: int) -> Array:
+    """Every `every`-th row and column of a cube, read band by band."""
+    bands = range(cube.shape[0])
+    return np.concatenate([cube[c : c + 1, slice(None, None, every), slice(None, None, every)] for c in bands])
 
 
 def report_of(result: Any, *, frame: int = 0) -> ReportData:

@@ -23,11 +23,10 @@ from cassi.files.atomic import PathLike, check_place, replacing
 from cassi.looking.color import color_note, cube_to_srgb, shown_range, value_label
 from cassi.looking.methods import methods_text
 from cassi.looking.metrics import band_psnr, residual_whiteness
-from cassi.looking.report_data import CubeLike, ReportData, read_report
+from cassi.looking.report_data import MAX_VALUES, ReportData, read_report, thinned
 from cassi.looking.spectra_points import points_of
 from cassi.solvers.loop import ENDED
 
-MAX_VALUES = 40_000_000  # of all cubes in a page, about 100 MB in a browser; of larger cubes every k-th pixel is shown
 MAX_SHOWN = 40  # numbers of a list
 CUBE_BITS = 12  # steps of 1/4094 of the range of a band, finer than a line on a screen
 PICTURE_BITS = 8  # of images that are only displayed
@@ -136,12 +135,6 @@ def make_page(data: ReportData) -> str:
         "packed": {name: text for name, (text, _) in packed.items()},
     }
     return page_of("page.html", content)
-
-
-def thinned(cube: CubeLike, every: int) -> Array:
-    """Every `every`-th row and column of a cube, read band by band."""
-    bands = range(cube.shape[0])
-    return np.concatenate([cube[c : c + 1, slice(None, None, every), slice(None, None, every)] for c in bands])
 
 
 # Templates

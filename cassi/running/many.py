@@ -33,6 +33,7 @@ from cassi.kernels.dispatch import pick_device
 from cassi.kernels.machine import free_memory, num_cores
 from cassi.running.arguments import load
 from cassi.running.fingerprint import Frame, fingerprints
+from cassi.running.once import Once
 from cassi.running.pipeline import (
     CUBES_AT_ONCE,
     TOGETHER,
@@ -112,11 +113,15 @@ class SolveWith:
     settings: Settings
     camera: str | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_lights", Once[Reconstruction]())  # of the white reference, no part of the value
+
     def __call__(
         self, m: Measurement, monitor: Monitor | None = None, frames: SolveFrames | None = None
     ) -> Reconstruction:
         m = load(m, None, self.settings)
-        result = reconstruct_measurement(m, self.settings, Listener(monitor=monitor), frames)
+        lights = None if self.settings.searches else self._lights  # type: ignore[attr-defined]
+        result = reconstruct_measurement(m, self.settings, Listener(monitor=monitor), frames, lights)
         stated = {} if self.camera is None else {"camera": self.camera}
         return replace(result, parameters={**result.parameters, **stated})
 

@@ -63,10 +63,11 @@ from cassi.photograph.picture import SidePicture
 from cassi.priors.learned import DEFAULT, LearnedPrior
 from cassi.running.arguments import open_files, subtract_dark
 from cassi.running.concerns import measurement_concerns, result_concerns
+from cassi.running.once import Once
 from cassi.running.progress import CAMERA, SIDE, WHITE, run_label
 from cassi.running.result import Finished, Reconstruction, as_wanted
 from cassi.running.scene import Scene, prepare
-from cassi.running.white import check_white, read_board, reflectance, white_concerns
+from cassi.running.white import MAX_REFLECTANCE, check_white, light_of, read_board, reflectance, white_concerns
 from cassi.settings import PathLike, Progress, Settings
 from cassi.solvers.loop import Monitor, relative_norm
 
@@ -97,17 +98,23 @@ SolveFrames = Callable[[Scene, Settings, Listener, float], list[Outcome]]
 
 @undisturbed
 def reconstruct_measurement(
-    m: Measurement | Scene, settings: Settings, listener: Listener = Listener(), solve: SolveFrames | None = None
+    m: Measurement | Scene,
+    settings: Settings,
+    listener: Listener = Listener(),
+    solve: SolveFrames | None = None,
+    lights: Once[Reconstruction] | None = None,
 ) -> Reconstruction:
     """Reconstruct a measurement as the settings say, or a scene that is prepared already; by `solve_frames`, or one
-    that takes its place."""
+    that takes its place. `lights` keeps the white reference of several scenes through one camera."""
     start, settings = time.perf_counter(), open_files(settings)
     if isinstance(m, Measurement):
         m, settings = subtract_dark(m, settings)
         m = prepare_scene(check(m, settings, listener), settings, listener)
+    light = None
+    if isinstance(settings.white, Measurement):  # `open_files` has read its file; what is wrong with it shows first
+        light = (lights or Once()).get("white", partial(solve_white, m, settings.white, settings, listener))
     result = assemble(m, (solve or solve_frames)(m, settings, listener, start), settings, start)
-    if isinstance(settings.white, Measurement):  # `open_files` has read its file
-        result = divide_by_white(result, settings.white, settings, listener)
+    result = result if light is None else divide_by_white(result, light, settings, listener)
     return explain(as_wanted(result, settings, listener.inform), listener)
 
 
@@ -310,27 +317,44 @@ def finished(
     )
 
 
-def divide_by_white(
-    result: Reconstruction, white: Measurement, settings: Settings, listener: Listener
-) -> Reconstruction:
-    """The result as reflectance, by a capture of a white reference that is solved with the same camera and settings."""
-    start, quiet = time.perf_counter(), Listener(_prefixed(listener.progress, WHITE))
-    if (m := result.measurement) is not None and not same_values(m.sensitivity, white.sensitivity):
+def prepare_white(
+    scene: Scene, white: Measurement, settings: Settings, listener: Listener
+) -> tuple[Scene, Settings, Listener]:
+    """A capture of a white reference, prepared for the camera and the settings of a scene."""
+    if (m := scene.measurement) is not None and not same_values(m.sensitivity, white.sensitivity):
         listener.warn(
             "snapshot and white reference bring different sensitivities of detector pixels along, or one has none: "
             "those of the snapshot are used for both"
         )
         white = replace(white, sensitivity=m.sensitivity)
-    camera = result.camera or ("as-given" if settings.searches else settings.camera)
-    same = replace(settings, uncertainty=False, side=None, camera=camera)
-    scene = prepare_scene(replace(white, check=result.check), same, quiet)
-    light = assemble(scene, solve_frames(scene, same, quiet, start), same, start)
-    listener.inform(f"divided by the light on the white reference {white.source}: the cube is reflectance")
-    board, exposure = read_board(settings.white_reflectance), settings.exposure_ratio
+    quiet = Listener(_prefixed(listener.progress, WHITE))
+    camera = scene.found or ("as-given" if settings.searches else settings.camera)
+    same = replace(settings.without_white(), uncertainty=False, side=None, camera=camera)
+    return prepare_scene(replace(white, check=scene.check), same, quiet), same, quiet
+
+
+def solve_white(scene: Scene, white: Measurement, settings: Settings, listener: Listener) -> Reconstruction:
+    """The cube of a white reference by the camera and the settings of a scene; InputError for one that is none."""
+    start = time.perf_counter()
+    prepared, same, quiet = prepare_white(scene, white, settings, listener)
+    light = assemble(prepared, solve_frames(prepared, same, quiet, start), same, start)
+    light_of(light.cube.double().cpu().numpy(), light.imprint)
+    return light
+
+
+def divide_by_white(
+    result: Reconstruction, light: Reconstruction, settings: Settings, listener: Listener
+) -> Reconstruction:
+    """The result as reflectance, by the cube of a white reference."""
+    source = "" if light.measurement is None else f" {light.measurement.source}"
+    listener.inform(f"divided by the light on the white reference{source}: the cube is reflectance")
+    board, exposure, m = read_board(settings.white_reflectance), settings.exposure_ratio, result.measurement
     result = reflectance(result, light, board=board, exposure=exposure)
     if m is None:
         return result
-    m = with_concerns(m, [Note(text, CONCERN) for text in white_concerns(result, light)], listener)
+    share = float((result.cube > MAX_REFLECTANCE).float().mean())
+    against = white_concerns(light.cube.double().mean((1, 2)).cpu().numpy(), share, result.wavelengths)
+    m = with_concerns(m, [Note(text, CONCERN) for text in against], listener)
     return replace(result, measurement=replace(m, cube=None, mean_band=None))  # what is known of the truth is radiance
 
 

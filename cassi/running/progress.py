@@ -32,13 +32,15 @@ def expected_steps(settings: Settings, frames: int = 1, *, search: bool | None =
     wanted = {TRIALS: chooses(settings), FINAL: True, ERRORS: settings.uncertainty, SIDE: settings.side}
     each = [name for name, so in wanted.items() if so]
     steps = [CAMERA] if (settings.searches if search is None else search) else []
-    steps += [f"{run_label(k, frames)}{name}" for k in range(frames) for name in each]
-    return steps + [WHITE + name for name in each if name in (TRIALS, FINAL) and settings.white is not None]
+    steps += [WHITE + name for name in each if name in (TRIALS, FINAL) and settings.white is not None]
+    return steps + [f"{run_label(k, frames)}{name}" for k in range(frames) for name in each]
 
 
 def tiled_steps(settings: Settings) -> list[str]:
     """The same of a frame that is reconstructed in tiles."""
-    return [*([CAMERA] if settings.searches else []), *([TRIALS] if chooses(settings) else []), TILES]
+    each = [*([TRIALS] if chooses(settings) else []), TILES]
+    white = [WHITE + name for name in each] if settings.white is not None else []
+    return [*([CAMERA] if settings.searches else []), *white, *each]
 
 
 def chooses(settings: Settings) -> bool:

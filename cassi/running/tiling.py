@@ -19,7 +19,8 @@ from cassi.priors.learned import MULTIPLE
 from cassi.solvers.loop import Loop, Record, relative_norm
 
 Solve = Callable[[Block, Tensor], Tensor]
-"""The cube (C, h, w) of a block from its camera, whose row weights leave out foreign light, and its measurement."""
+"""The cube (C, h, w) of a block from its camera, whose row weights leave out foreign light, and its measurement; what
+is known of each voxel besides lies below it, (2 C, h, w)."""
 
 REACH = 32  # [pixel] beyond which a prior is almost independent of its surroundings
 # Blocks begin and end at multiples of it [pixel], so that the non-local prior, with patches at every 4th or 5th pixel,
@@ -79,7 +80,7 @@ def solve_tiled(
         A, y: the camera and the measurement (H, W') of the whole frame, weighted as the operator.
         solve: any solver, with settings that are the same for all tiles: weights, scale and basis chosen in a tile
             would show as seams.
-        add: called as add(rows, columns, values) with values (C, h, w) to be added to the cube there.
+        add: called as add(rows, columns, values) with values (C, h, w) to be added to the cube there, or (2 C, h, w).
         tile, reach: as for `tile_grid`.
         report: called with the share that is done.
 
@@ -92,7 +93,7 @@ def solve_tiled(
         one = tiles[k]
         a, b = crop(A, y, *one.block)
         x = solve(a, b)
-        residual = relative_norm(b - a.forward(x), b)
+        residual = relative_norm(b - a.forward(x[: a.cube_shape[0]]), b)
         rows, columns = (
             slice(kept.start - block.start, kept.stop - block.start)
             for kept, block in zip(one.kept, one.block, strict=True)

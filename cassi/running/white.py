@@ -74,28 +74,34 @@ def reflectance(
             f"the white reference must be one snapshot of the scene's size, a cube {tuple(result.cube.shape)}, got "
             f"{tuple(white.cube.shape)}; capture it with the same camera"
         )
-    if not (exposure > 0 and math.isfinite(exposure)):
-        raise InputError(f"the exposure ratio must be positive, got {exposure:g}: scene's time over reference's")
-    light = light_of(white)
-    scale = np.where(light >= DARK * light.max(), 1 / np.maximum(exposure * light, 1e-300), 0)
-    scale *= _board(board, result)[:, None, None]
+    light = light_of(white.cube.double().cpu().numpy(), white.imprint)
+    scale = division(light, board, exposure, result.wavelengths)
     factor = torch.as_tensor(scale, dtype=result.cube.dtype, device=result.cube.device)
     spread = None if result.uncertainty is None else result.uncertainty * factor
     return replace(result, cube=result.cube * factor, uncertainty=spread, unit=REFLECTANCE)
 
 
-def light_of(white: Reconstruction) -> np.ndarray:
-    """The light on a white reference, G * w (C, H, W).
+def division(light: np.ndarray, board: float | Spectrum, exposure: float, wavelengths: np.ndarray | None) -> np.ndarray:
+    """R_c / (E G * w_c) of light G * w (C, H, W), or 0 in the dark."""
+    if not (exposure > 0 and math.isfinite(exposure)):
+        raise InputError(f"the exposure ratio must be positive, got {exposure:g}: scene's time over reference's")
+    scale = np.where(light >= DARK * light.max(), 1 / np.maximum(exposure * light, 1e-300), 0)
+    return np.asarray(scale * _board(board, len(light), wavelengths)[:, None, None])
+
+
+def light_of(w: np.ndarray, imprint: float | None, every: int = 1) -> np.ndarray:
+    """The light on a white reference, G * w (C, H, W), of its cube w, with means of `every` x `every` pixels.
 
     Raises:
         InputError: it is black, or shows a picture: its brightness is no smooth field of light.
     """
-    w = white.cube.double().cpu().numpy()
-    light = np.stack([ndimage.gaussian_filter(band, EVEN, mode="nearest") for band in w])
+    light = np.stack([ndimage.gaussian_filter(band, EVEN / every, mode="nearest") for band in w])
     if not light.max() > 0:
         raise InputError("the white reference is black: its cube is 0 everywhere; capture a white board in full light")
-    allowed = 2 if (white.imprint or 0) > MAX_IMPRINT else 1
-    for what, uneven, limit in zip(("brightness", "color"), unevenness(w), (MAX_UNEVEN, MAX_COLORED), strict=True):
+    allowed = 2 if (imprint or 0) > MAX_IMPRINT else 1
+    for what, uneven, limit in zip(
+        ("brightness", "color"), unevenness(w, every), (MAX_UNEVEN, MAX_COLORED), strict=True
+    ):
         if uneven > allowed * limit:
             raise InputError(
                 f"the white reference shows a picture: its {what} departs by {uneven:.1%} from smooth light; capture a "
@@ -104,17 +110,18 @@ def light_of(white: Reconstruction) -> np.ndarray:
     return light
 
 
-def unevenness(cube: np.ndarray) -> tuple[float, float]:
+def unevenness(cube: np.ndarray, every: int = 1) -> tuple[float, float]:
     """How far brightness and color of a cube (C, H, W) are from those of smooth light.
 
     Root mean squares of  log s - p  and, the largest of three parts of the spectrum, of  log (s_k / s) - p_k,  with p
     the best polynomial of degree 4 in i and j. s is the sum of the bands of a part, smoothed by 4 pixels, for noise.
     Beyond the edge of the field, where s is below 10 % of its maximum, and up to 16 pixels from it nothing counts.
     """
-    parts = [ndimage.gaussian_filter(part.sum(0, dtype=np.float64), EVEN / 2) for part in np.array_split(cube, PARTS)]
+    sums = [part.sum(0, dtype=np.float64) for part in np.array_split(cube, PARTS)]
+    parts = [ndimage.gaussian_filter(part, EVEN / 2 / every) for part in sums]
     s = np.sum(parts, axis=0)
     field = ndimage.binary_fill_holes(s >= WEAK * s.max())
-    lit = ndimage.binary_erosion(field, iterations=round(2 * EVEN), border_value=1)
+    lit = ndimage.binary_erosion(field, iterations=round(2 * EVEN / every), border_value=1)
     lit = lit if lit.any() else field
     least = np.finfo(np.float64).tiny
     log, *logs = (np.log(np.maximum(one, least)) for one in (s, *parts))
@@ -129,20 +136,19 @@ def _roughness(log: np.ndarray, lit: np.ndarray) -> float:
     return float(np.sqrt(np.mean((log[lit] - fit) ** 2)))
 
 
-def white_concerns(found: Reconstruction, white: Reconstruction) -> tuple[str, ...]:
-    """What speaks against a reflectance: bands with little light on the reference, values that no surface has."""
+def white_concerns(light: np.ndarray, share: float, nm: np.ndarray | None) -> tuple[str, ...]:
+    """What speaks against a reflectance: bands with little light on the reference, (C,), a share of the values that no
+    surface has."""
     concerns = []
-    light = white.cube.double().mean((1, 2)).cpu().numpy()
     weak = np.flatnonzero(light < WEAK * light.max())
     if weak.size:
-        nm = found.wavelengths
         names = ", ".join(f"{k + 1}" if nm is None else f"{nm[k]:.0f} nm" for k in weak[:6]) + ", ..." * (weak.size > 6)
-        share = light[weak].min() / light.max()
+        least = light[weak].min() / light.max()
         concerns.append(
-            f"the reference has little light in {weak.size} of {light.size} bands ({names}): {share:.1%} of the "
+            f"the reference has little light in {weak.size} of {light.size} bands ({names}): {least:.1%} of the "
             "brightest band, reflectance there is mostly noise; use a lamp with light in them, or leave them out"
         )
-    if (share := float((found.cube > MAX_REFLECTANCE).float().mean())) > SOME:
+    if share > SOME:
         concerns.append(
             f"{share:.1%} of the values are above {MAX_REFLECTANCE:g}, which no matt surface reflects: exposure or "
             "light of scene and reference differ, or there are highlights"
@@ -150,17 +156,16 @@ def white_concerns(found: Reconstruction, white: Reconstruction) -> tuple[str, .
     return tuple(concerns)
 
 
-def _board(board: float | Spectrum, result: Reconstruction) -> np.ndarray:
+def _board(board: float | Spectrum, bands: int, wavelengths: np.ndarray | None) -> np.ndarray:
     """R_c of each band, (C,)."""
-    bands = result.cube.shape[-3]
     if isinstance(board, Spectrum):
-        if result.wavelengths is None:
+        if wavelengths is None:
             raise InputError("the reflectance of the reference is a table, the bands have no wavelengths; give them")
-        values = band_means(board, result.wavelengths)
+        values = band_means(board, wavelengths)
         if not np.isfinite(values).all():
             raise InputError(
                 f"the reflectance of the reference reaches {board.nm[0]:g} to {board.nm[-1]:g} nm, the bands "
-                f"{result.wavelengths.min():.0f} to {result.wavelengths.max():.0f} nm; give a table that covers them"
+                f"{wavelengths.min():.0f} to {wavelengths.max():.0f} nm; give a table that covers them"
             )
     else:
         values = np.full(bands, float(board))

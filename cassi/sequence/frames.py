@@ -7,7 +7,6 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -22,6 +21,7 @@ from cassi.errors import InputError
 from cassi.optics.measurement import Measurement, any_bad
 from cassi.running.arguments import load, open_files
 from cassi.running.fingerprint import Frame
+from cassi.running.once import Once
 from cassi.running.pipeline import (
     Listener,
     assemble,
@@ -99,11 +99,7 @@ class InSequence:
 
     def __post_init__(self) -> None:
         self.settings.check_together(SEQUENCE, True)
-        recent: dict[str, Future[SingleFrame]] = {}  # a cache of the latest frames, not part of the value
-        object.__setattr__(self, "_recent", recent)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return InSequence, (self.plan, self.settings, self.camera)
+        object.__setattr__(self, "_recent", Once[SingleFrame](3 * REACH))  # the latest frames, no part of the value
 
     def __call__(self, m: Measurement, monitor: Monitor | None = None) -> Reconstruction:
         """The cube of the first snapshot of a stack; the others are its neighbors."""
@@ -132,20 +128,10 @@ class InSequence:
         return replace(result, parameters={**result.parameters, **used, **stated})
 
     def _reconstruct_single(self, A: Any, y: torch.Tensor) -> SingleFrame:
-        """A frame alone, cached until its neighbors are done. If several workers need it, the first computes it."""
-        recent: dict[str, Future[SingleFrame]] = self._recent  # type: ignore[attr-defined]
-        mine: Future[SingleFrame] = Future()
+        """A frame alone, cached until its neighbors are done."""
+        recent: Once[SingleFrame] = self._recent  # type: ignore[attr-defined]
         key = hashlib.sha256(y.cpu().numpy().tobytes()).hexdigest()
-        result = recent.setdefault(key, mine)
-        if result is mine:
-            for old in list(recent)[: -3 * REACH]:
-                recent.pop(old, None)
-            try:
-                mine.set_result(reconstruct_single_frame(A, y, self.plan, seed=self.settings.seed))
-            except BaseException as error:
-                recent.pop(key, None)
-                mine.set_exception(error)
-        return result.result()
+        return recent.get(key, lambda: reconstruct_single_frame(A, y, self.plan, seed=self.settings.seed))
 
 
 def sequence_plan(measurements: Sequence[Measurement], settings: Settings = Settings()) -> Plan:
