@@ -2,16 +2,21 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
+from messages import refuses
 
-from cassi import CASSI, InputError
+from cassi import CASSI
 from cassi.calibration.camera_as_found import FoundCamera
 from cassi.cli import many
 from cassi.cli.cluster import executor_at
@@ -99,12 +104,54 @@ def test_the_command(night, cubes, tmp_path, capsys):
     assert [line["method"] for line in lines] == ["gap-tv"] * COUNT
 
 
-def test_what_is_no_cluster():
+NO_SCHEDULER = {
+    "text": "hello", "empty": "", "list": "[1]", "without": '{"id": "s"}', "number": '{"address": 5}', "deep": "[" * 9**6,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "address", ["local:many", "local:0", "local:-3", "local:1.5", "local:4:4", "local:99999", "nowhere"]
+)
+def test_what_is_no_cluster(address):
     pytest.importorskip("distributed")
-    for address in ("local:many", "nowhere"):
-        with pytest.raises(InputError) as error, executor_at(address, print):
-            pass
-        assert address in str(error.value)
+    with refuses(), executor_at(address, print):
+        pass
+
+
+@pytest.mark.parametrize("name", NO_SCHEDULER)
+def test_a_file_that_is_none_of_a_scheduler(tmp_path, name):
+    pytest.importorskip("distributed")
+    (tmp_path / name).write_text(NO_SCHEDULER[name])
+    with refuses(), executor_at(str(tmp_path / name), print):
+        pass
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP] if os.name != "nt" else [])
+def test_processes_of_this_machine_listen_to_it_alone_and_end_without_a_traceback(night, tmp_path, number):
+    """The signal goes to all of them, as from a keyboard."""
+    pytest.importorskip("distributed")
+    program = """if True:
+        import sys, time
+        from cassi.cli.main import program
+        from cassi.cli.cluster import executor_at
+        def entry():
+            with executor_at("local:2", print) as executor:
+                executor.submit(abs, -1).result()
+                print(executor._client.scheduler.address, flush=True)
+                list(executor.map(time.sleep, [60] * 9))
+        program(entry)"""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=-1, stderr=subprocess.STDOUT, text=True, start_new_session=True) as process:
+        said = [process.stdout.readline() for _ in range(2)]
+        listening = set()
+        for one in (mother := psutil.Process(process.pid), *mother.children(recursive=True)):
+            listening |= {c.laddr.ip for c in one.net_connections() if c.status == psutil.CONN_LISTEN}
+        os.killpg(process.pid, number)
+        rest = process.stdout.read()
+    assert "2 workers, dashboard http" in said[0] and said[1].startswith("tls://127.0.0.1:")
+    assert listening == {"127.0.0.1"}
+    assert process.returncode == {signal.SIGINT: 130}.get(number, 128 + number) and "Traceback" not in rest, rest
 
 
 def test_one_plan_for_a_folder(night, tmp_path, capsys, monkeypatch):

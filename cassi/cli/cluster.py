@@ -1,6 +1,8 @@
 """Workers on a cluster, by Dask: what `--cluster` names."""
 
+import json
 import logging
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager
@@ -8,14 +10,19 @@ from importlib import import_module
 from pathlib import Path
 
 from cassi.errors import InputError, one_line
+from cassi.files.atomic import check_readable
 from cassi.kernels.machine import num_cores
 
 MAX_DEATHS = 2  # of workers at one snapshot, before it counts as failed
+MAX_LOCAL = 1024  # processes of this machine
+LOOPBACK = "127.0.0.1"
 
 
 @contextmanager
 def executor_at(address: str | None, inform: Callable[[str], None]) -> Iterator[Executor | None]:
     """The workers at an address; None for no address: threads of this process.
+
+    Processes of this machine talk by TLS with a certificate of this run, on the loopback alone.
 
     Args:
         address: of a Dask scheduler (tcp://host:8786), its scheduler file, or "local:4": processes of this machine,
@@ -28,29 +35,34 @@ def executor_at(address: str | None, inform: Callable[[str], None]) -> Iterator[
     if address is None:
         yield None
         return
+    name, _, count = address.partition(":")
+    number = num_cores() if name != "local" or not count else int(count) if count.isdecimal() else 0
+    if not 1 <= number <= MAX_LOCAL:
+        raise InputError(f"{address}: expected local:N with N from 1 to {MAX_LOCAL} processes, or local")
     try:
         dask, distributed = import_module("dask"), import_module("distributed")
+        if name == "local":
+            import_module("cryptography")
     except ImportError as error:
         raise InputError("--cluster needs Dask: python -m pip install 'cassi[cluster]'", kind="extra") from error
     with ExitStack() as stack:
-        stack.enter_context(dask.config.set({"distributed.scheduler.allowed-failures": MAX_DEATHS}))
-        name, _, count = address.partition(":")
+        # Dask has the memory of every tensor given back at once: a frame then takes 1.4 times as long
+        spawn = {"distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None}
+        settings = {"distributed.worker.daemon": False, "distributed.scheduler.allowed-failures": MAX_DEATHS, **spawn}
+        stack.enter_context(dask.config.set(settings))
         try:
             if name == "local":
-                number = int(count) if count else num_cores()
-                # Dask has the memory of every tensor given back at once: a frame then takes 1.4 times as long
-                spawn = {"distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None}
-                stack.enter_context(dask.config.set({"distributed.worker.daemon": False, **spawn}))
-                # what a snapshot fails of is said once, by the run: no traceback
-                processes = distributed.LocalCluster(
-                    n_workers=number, threads_per_worker=1, processes=True, silence_logs=logging.ERROR
-                )
-                cluster = stack.enter_context(processes)
-                client = stack.enter_context(distributed.Client(cluster))
-            elif Path(address).is_file():
-                client = stack.enter_context(distributed.Client(scheduler_file=address))
+                with signals_blocked():
+                    # what a snapshot fails of is said once, by the run: no traceback
+                    processes = distributed.LocalCluster(
+                        n_workers=number, threads_per_worker=1, processes=True, silence_logs=logging.CRITICAL,
+                        host=LOOPBACK, dashboard_address=f"{LOOPBACK}:0", protocol="tls://",
+                        security=distributed.Security.temporary(),
+                    )  # fmt: skip
+                    cluster = stack.enter_context(processes)
+                    client = stack.enter_context(distributed.Client(cluster))
             else:
-                client = stack.enter_context(distributed.Client(address))
+                client = stack.enter_context(distributed.Client(scheduler_of(address)))
         except (OSError, ValueError) as error:
             what = (
                 f"no scheduler at {address} ({one_line(error)}); expected tcp://host:port, a scheduler file, or local:4"
@@ -58,3 +70,29 @@ def executor_at(address: str | None, inform: Callable[[str], None]) -> Iterator[
             raise InputError(what) from error
         inform(f"{len(client.scheduler_info()['workers'])} workers, dashboard {client.dashboard_link}")
         yield client.get_executor()
+
+
+def scheduler_of(address: str) -> str:
+    """The address itself, or that in a scheduler file; ValueError for another file."""
+    if not Path(address).is_file():
+        return address
+    try:
+        stated = json.loads(check_readable(address).read_text(encoding="utf-8"))["address"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError("the file is none of a scheduler") from error
+    if not isinstance(stated, str):
+        raise ValueError(f"the file states the address {one_line(stated, 40)}")
+    return stated
+
+
+@contextmanager
+def signals_blocked() -> Iterator[None]:
+    """Threads and processes that are started within never see an interrupt from the keyboard: this one ends them."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
