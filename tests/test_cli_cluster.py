@@ -105,7 +105,8 @@ def test_the_command(night, cubes, tmp_path, capsys):
 
 
 NO_SCHEDULER = {
-    "text": "hello", "empty": "", "list": "[1]", "without": '{"id": "s"}', "number": '{"address": 5}', "deep": "[" * 9**6,
+    "text": "hello", "empty": "", "list": "[1]", "without": '{"id": "s"}', "number": '{"address": 5}',
+    "deep": "[" * 9**6,
 }  # fmt: skip
 
 

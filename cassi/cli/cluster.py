@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 from cassi.errors import InputError, one_line
@@ -91,8 +92,11 @@ def signals_blocked() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
+    signals = {signal.SIGINT, signal.SIGHUP}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
+        resource_tracker.ensure_running()  # as it starts it lets interrupts through again
+        signal.pthread_sigmask(signal.SIG_BLOCK, signals)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
