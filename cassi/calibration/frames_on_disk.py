@@ -14,6 +14,7 @@ from cassi.errors import InputError
 from cassi.files import open_container
 from cassi.files.frames import natural
 from cassi.files.wavelength_files import parse_wavelengths
+from cassi.optics.wavelengths import MIN_WAVELENGTH
 
 
 class BenchFrames(NamedTuple):
@@ -65,13 +66,30 @@ def _mask_wavelengths(files: Sequence[Path], wavelengths: str | None) -> np.ndar
         if given is None:
             raise InputError("the mask frames must be at known wavelengths")
         return given
-    named = [re.search(r"(\d+(?:\.\d+)?)\s*nm", f.name, re.IGNORECASE) for f in files]
-    if len(files) != count or not all(named):
+    named = [_wavelength_in(f.name) for f in files]
+    if len(files) != count or None in named:
         raise InputError(
             f"the wavelengths of {files[0].name} ... are unknown: name the files mask_532nm.png, write one number per "
             "frame into wavelengths.txt, or give --wavelengths"
         )
-    return np.array([float(match[1]) for match in named if match])
+    return np.array(named, dtype=np.float64)
+
+
+def _wavelength_in(name: str) -> float | None:
+    """The wavelength [nm] that the name of a file states, as 532nm, 532.5nm, 532,5nm, 532p5nm or 0.532um; None without.
+
+    What is shorter than light is the width of a filter.
+
+    Raises:
+        InputError: there are two.
+    """
+    number = r"(?<![\d.,])(\d+(?:[.,p]\d+)?)[\s_-]?(nm|um|µm|μm)(?![a-z])"
+    stated = [(re.sub("[,pP]", ".", value), unit) for value, unit in re.findall(number, name, re.IGNORECASE)]
+    nm = {float(value) * (1 if unit.lower() == "nm" else 1000) for value, unit in stated}
+    light = {one for one in nm if one >= MIN_WAVELENGTH}
+    if len(light) > 1:
+        raise InputError(f"{name}: which of {', '.join(f'{one:g} nm' for one in sorted(light))} is its wavelength?")
+    return next(iter(light), None)
 
 
 def read_frames(files: Sequence[str | os.PathLike[str]]) -> np.ndarray:

@@ -118,7 +118,7 @@ def reconstruct_auto(
     watch = watch or Watch()
     if settings.plan is not None:
         plan = cast(Plan, settings.plan)  # `open_files` has read its file
-        plan.check_bands(A.cube_shape[0])
+        plan.check_bands(A.cube_shape[0], wavelengths)
         state = repeat_stages(A, y, plan.problem(y), plan.stages, watch)
         return _outcome(A, y, state, watch, replace(plan, stages=state.stages), None, settings)
     watch.report("trials", 0.0)

@@ -1,10 +1,11 @@
 """The plan of a reconstruction: the choices of the default solver as plain values."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,6 +13,7 @@ from cassi.choice.chain import Chain, as_list, from_list
 from cassi.choice.noise import NoiseModel
 from cassi.choice.stages import Problem, Tv
 from cassi.errors import InputError
+from cassi.optics.wavelengths import same_bands, span
 from cassi.priors.learned import KINDS, LearnedPrior, shipped_prior
 
 
@@ -76,13 +78,16 @@ class Plan:
         basis, variance = self.vectors.to(y), self.noise.variance(y)
         return Problem(basis, variance, brightness, self.relative_level, self.learned, self.axis)
 
-    def check_bands(self, num_bands: int) -> None:
-        """Raise InputError for a camera with another number of bands than that of the plan."""
+    def check_bands(self, num_bands: int, wavelengths: Sequence[float] | np.ndarray | None = None) -> None:
+        """Raise InputError for a camera with other bands than those of the plan, in number or wavelengths [nm]."""
         if self.vectors.shape[-1] != num_bands:
             raise InputError(
                 f"the plan is for {self.vectors.shape[-1]} bands, the measurement has {num_bands}; give the plan of a "
                 "result with as many bands, or none"
             )
+        if isinstance(self.axis, tuple) and wavelengths is not None and not same_bands(self.axis, wavelengths):
+            what = f"the plan is for {span(self.axis)}, the measurement has {span(wavelengths)}"
+            raise InputError(f"{what}; give the plan of a result with these, or none")
 
     def scaled(self, factor: float) -> Self:
         """The same plan for measurements multiplied by `factor`."""

@@ -41,10 +41,10 @@ def run(args: argparse.Namespace) -> int:
 def compare_places(args: argparse.Namespace) -> int:
     """Compare the spectra of places in a result with a table, or with the same places of another cube."""
     from cassi.files import read_cube
-    from cassi.files.spectrum_files import read_spectrum
+    from cassi.files.spectrum_files import Spectrum, read_spectrum
     from cassi.looking.regions import spectrum_of, write_spectra
     from cassi.looking.report_data import read_report
-    from cassi.looking.spectrum_comparison import compare_spectra, spectra_figure
+    from cassi.looking.spectrum_comparison import compare_spectra, paired_spectrum, spectra_figure
 
     data = read_report(args.cube, frame=args.frame)
     regions = regions_of(args)
@@ -52,11 +52,21 @@ def compare_places(args: argparse.Namespace) -> int:
     if args.reference == "truth" or Path(args.reference).suffix.lower() not in TABLES:
         if args.reference == "truth" and data.truth is None:
             raise InputError(f"{args.cube} holds no truth; give the table of a spectrometer, or another cube")
-        other = data.truth if args.reference == "truth" else read_cube(args.reference)[0]
-        if other is None or tuple(other.shape) != tuple(data.cube.shape):
-            raise InputError(f"{args.reference} must have the bands and pixels of {args.cube}, {data.cube.shape}")
-        references = [spectrum_of(data, region, of=other).mean for region in regions]
-        compared = [compare_spectra(*pair, scaled=False) for pair in zip(spectra, references, strict=True)]
+        other, nm = (data.truth, data.wavelengths) if args.reference == "truth" else read_cube(args.reference)
+        if other is None or tuple(other.shape[-2:]) != tuple(data.cube.shape[-2:]) or len(other.shape) != 3:
+            raise InputError(f"{args.reference} must have the pixels of {args.cube}, {data.cube.shape[-2:]}")
+        means = [spectrum_of(data, region, of=other).mean for region in regions]
+        references = [paired_spectrum(one, mean, nm) for one, mean in zip(spectra, means, strict=True)]
+        if any(isinstance(one, Spectrum) for one in references):
+            warn(args, f"{args.reference} has other bands: its spectra are averaged over those of {args.cube}")
+        compared = [
+            compare_spectra(one, reference, scaled=False)
+            for one, reference in zip(spectra, references, strict=True)
+            if reference is not None
+        ]
+        if len(compared) < len(spectra):
+            what = f"{args.reference} has {len(means[0])} bands, {args.cube} {len(spectra[0].mean)}"
+            raise InputError(f"{what}, and one of them no wavelengths to tell which")
     else:
         table = read_spectrum(args.reference)
         if data.unit != REFLECTANCE:

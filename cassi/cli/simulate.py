@@ -17,7 +17,7 @@ from cassi.files import read_cube, write_measurement
 from cassi.files.cubes import read_mask
 from cassi.files.filters import read_masks
 from cassi.files.options import ReadOptions
-from cassi.files.wavelength_files import parse_wavelengths
+from cassi.files.wavelength_files import differing, parse_wavelengths
 from cassi.optics.measurement import RELATIVE, Measurement
 from cassi.optics.other_cameras import double_disperser
 from cassi.photograph.picture import expected_response, write_side_picture
@@ -165,10 +165,12 @@ def make_cube(
     count = args.num_bands or values.shape[-3]
     if count > values.shape[-3]:
         raise InputError(f"{args.cube} has {values.shape[-3]} bands, --num-bands asks for {count}")
+    wavelengths = None if wavelengths is None else wavelengths[len(wavelengths) - count :]
     if args.wavelengths:
-        wavelengths = parse_wavelengths(args.wavelengths, count)
-    elif wavelengths is not None:
-        wavelengths = wavelengths[len(wavelengths) - count :]
+        chosen = parse_wavelengths(args.wavelengths, count)
+        for note in differing(chosen, wavelengths):
+            warn(args, note)
+        wavelengths = chosen
     values = middle(values[..., values.shape[-3] - count :, :, :], args.size or values.shape[-2:], args.cube)
     return torch.from_numpy(values.copy()), wavelengths
 

@@ -14,6 +14,7 @@ from cassi.files.atomic import PathLike, check_kept, hdf5_target, replacing, sig
 from cassi.files.formats.hdf5 import label_axes, open_file
 from cassi.files.writing import Attributes, check_output, plain_attributes
 from cassi.optics.measurement import any_bad
+from cassi.optics.wavelengths import pair_bands, span
 
 SIDE = 64  # of a chunk [pixel]
 
@@ -95,11 +96,12 @@ def gather_cubes(
             `/wavelengths`, `/residuals` (T,), and `/together` (T,), the number of neighboring frames used for each;
             `/bad_pixels` (H, W'), what was left out of any, and `/sensitivity` (H, W') where all have it; the
             attributes `ok` and `verdict` state whether all frames fit the mask, `choice` what was chosen for each.
-        results: files of `cassi.running.result.write_result`, in order of time. The first determines the arrays.
+        results: files of `cassi.running.result.write_result`, in order of time. The first determines the arrays and
+            the order of the bands.
         attributes, overwrite: as for `write_arrays`.
 
     Raises:
-        InputError: no results, or cubes that differ in size.
+        InputError: no results, or cubes that differ in size or bands.
         OutputError: see `cube_store`.
     """
     if not results:
@@ -109,6 +111,7 @@ def gather_cubes(
     shapes: dict[str, tuple[int, ...]] = {}
     bad: np.ndarray | None = None
     even: np.ndarray | None = None
+    nm: np.ndarray | None = None
     with cube_store(path, overwrite=overwrite) as store:
         for t, result in enumerate(results):
             with open_file(Path(result)) as frame:
@@ -128,8 +131,15 @@ def gather_cubes(
                     even = frame["sensitivity"][:] if "sensitivity" in frame else None
                 if content != shapes:
                     raise InputError(f"{result}: holds {content}, the first frame {shapes}; give frames of one run")
+                own = frame["wavelengths"][:] if "wavelengths" in frame else None
+                nm = own if nm is None else nm
+                order = pair_bands(nm, own)
+                if nm is not None and own is not None and order is None:
+                    what = f"{result}: has {span(own)}, the first frame {span(nm)}"
+                    raise InputError(f"{what}; give frames of one camera")
                 for name, shape in shapes.items():
-                    store.add(name, t, frame[name][0] if frame[name].ndim > len(shape) else frame[name][:])
+                    values = frame[name][0] if frame[name].ndim > len(shape) else frame[name][:]
+                    store.add(name, t, values if order is None or len(shape) < 3 else values[order])
                 if "bad_pixels" in frame:
                     bad = any_bad((bad, frame["bad_pixels"][:]))
                 if even is not None and not ("sensitivity" in frame and np.array_equal(even, frame["sensitivity"][:])):

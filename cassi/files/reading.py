@@ -48,7 +48,7 @@ from cassi.files.wavelength_files import differing, parse_wavelengths, read_wave
 from cassi.optics.geometry import Shifts, check_step
 from cassi.optics.measurement import Measurement, any_bad
 from cassi.optics.outliers import remove_impulses, remove_plateau
-from cassi.optics.wavelengths import PRESETS, check_wavelengths
+from cassi.optics.wavelengths import PRESETS, check_wavelengths, same_bands, span
 
 MAX_RATIO = 2.0  # of the light of a truth to that of its snapshot, from which on it is in another unit
 ALIKE = 1.1  # ... from which on it may be
@@ -315,6 +315,13 @@ def _wavelengths(
             notes += differing(chosen, None if found is None else read_wavelengths(*found, num_bands))
         return chosen, "" if chosen is None else wavelength_source(given)
     if found is not None and (stated := read_wavelengths(*found, num_bands)) is not None:
+        theirs: np.ndarray | None = None
+        if (entry := find(sources[-1], WAVELENGTHS)) is not None:  # the order of the masks, or of the shifts
+            with suppress(InputError):  # of something else
+                theirs = read_wavelengths(sources[-1], entry, num_bands)
+        if theirs is not None and not same_bands(stated, theirs):
+            what = f"{found[0].path.name} has {span(stated)}, {sources[-1].path.name} {span(theirs)}"
+            raise InputError(f"{what}; give those of the bands", cures=("wavelengths",))
         return stated, f"the file {found[0].path.name}"
     presets = ", ".join(name for name, preset in PRESETS.items() if len(preset.wavelengths) == num_bands)
     notes.append(f"wavelengths unknown: bands are numbered{f'; presets of {num_bands}: {presets}' if presets else ''}")

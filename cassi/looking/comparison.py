@@ -14,6 +14,7 @@ from cassi.files.opening import open_container
 from cassi.looking.drawing import band_name
 from cassi.looking.figures import difference
 from cassi.looking.metrics import band_psnr, score
+from cassi.optics.wavelengths import pair_bands, span
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,8 +81,11 @@ def compare(a: PathLike, b: PathLike = "truth", *, frame: int = 0, scaled: bool 
     if x.shape != truth.shape:
         sizes = f"{names[0]} is {x.shape}, {names[1]} {truth.shape} (C, H, W)"
         raise InputError(f"{sizes}; select the same bands and pixels")
-    if nm is not None and other_nm is not None and np.abs(nm - other_nm).max() > 0.5:
-        raise InputError(f"{names[0]} and {names[1]} have other wavelengths; resample one of them")
+    if nm is not None and other_nm is not None:
+        if (order := pair_bands(nm, other_nm)) is None:
+            what = f"{names[0]} has {span(nm)}, {names[1]} {span(other_nm)}"
+            raise InputError(f"{what}; compare places (--at), or resample one of them (cassi export --output-bands)")
+        truth = truth[order]
     nm = other_nm if nm is None else nm
     peak = max(1.0, float(truth.max()))
     factor = float(np.vdot(x, truth) / max(np.vdot(x, x), np.finfo(np.float32).tiny))

@@ -17,6 +17,7 @@ from cassi.files.atomic import PathLike
 from cassi.files.container import Container, Entry
 from cassi.files.names import is_result
 from cassi.files.opening import open_container
+from cassi.files.wavelength_files import read_wavelengths
 from cassi.looking.metrics import score
 from cassi.optics.measurement import REFLECTANCE
 from cassi.solvers.loop import Record
@@ -228,7 +229,9 @@ def read_report(path: PathLike, *, frame: int = 0) -> ReportData:
     }
     parts |= {name: parts[name][:, :] for name in ("measurement", "residual") if name in parts}
     parts["history"] = [Record(int(k), float(s), float(r), float(c)) for k, s, r, c in rows]
-    parts |= {"wavelengths": numbers("wavelengths"), "title": Path(path).name}
+    bands = found["cube"].shape[-3]
+    nm = read_wavelengths(container, found["wavelengths"], bands) if "wavelengths" in found else None
+    parts |= {"wavelengths": nm, "title": Path(path).name}
     facts = {name: _from_json(value) for name, value in container.attributes.items()}
     try:
         return _filled(parts, facts, frame, frames)

@@ -15,6 +15,7 @@ from cassi.looking.drawing import band_name
 from cassi.looking.metrics import spectral_angles
 from cassi.looking.regions import RegionSpectrum
 from cassi.looking.style import INK, PALETTE, plots, spectral_axis, styled
+from cassi.optics.wavelengths import pair_bands
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +67,20 @@ class SpectrumComparison:
             cells = "".join(f"{column[k]:>12.4g}" for column in columns)
             lines.append(f"  {band_name(one.wavelengths, k):>12}{cells}")
         return "\n".join(lines)
+
+
+def paired_spectrum(found: RegionSpectrum, spectrum: np.ndarray, nm: np.ndarray | None) -> np.ndarray | Spectrum | None:
+    """The spectrum (C',) of another cube, with wavelengths `nm`, as the reference of `compare_spectra` for `found`.
+
+    The values of the same bands in the order of `found`, where both cubes hold the same; else a table to be averaged
+    over its bands. Band by band where wavelengths are unknown; None if these are not equally many.
+    """
+    if found.wavelengths is None or nm is None:
+        return spectrum if len(spectrum) == len(found.mean) else None
+    if (order := pair_bands(found.wavelengths, nm)) is not None:
+        return np.asarray(spectrum[order])
+    rising = np.argsort(nm)
+    return Spectrum(np.asarray(nm)[rising], spectrum[rising])
 
 
 def compare_spectra(

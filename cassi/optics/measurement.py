@@ -9,6 +9,7 @@ import numpy as np
 
 from cassi.errors import InputError
 from cassi.optics.geometry import Shifts
+from cassi.optics.wavelengths import same_bands
 
 MASK_RANGE = (1e-6, 1e6)  # of the largest value of a mask
 MAX_TRANSMISSION = 2.0  # of a mask; one divided by its mean may exceed 1, one that exceeds this is in another unit
@@ -208,6 +209,9 @@ def join_shots(shots: Sequence[Measurement]) -> Measurement:
                     f"the shots of one scene must be alike, shot 1 ({first.source}) has {name} {one}, shot {k} "
                     f"({shot.source}) {other}; give shots of one camera, of one size and scale"
                 )
+
+        if not same_bands(first.wavelengths, shot.wavelengths):
+            raise InputError(f"shot 1 ({first.source}) and shot {k} ({shot.source}) have other wavelengths")
 
     def first_given(name: str) -> object:
         return next((value for shot in shots if (value := getattr(shot, name)) is not None), None)

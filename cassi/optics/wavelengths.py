@@ -1,7 +1,7 @@
 """Wavelengths of the bands: named presets with their sources, and checks."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ from cassi.errors import InputError, one_line
 
 MIN_WAVELENGTH = 100.0  # [nm]; glass, quartz and air absorb what is shorter
 MAX_WAVELENGTH = 1e5  # [nm]; longer is no light of a lens
+MAX_DIFFERENCE = 0.5  # [nm] between wavelengths of one band in two lists
 LIGHT = 299792458e9  # its speed [nm/s]
 ELECTRONVOLT = 1239.841984  # h c / e [nm]
 LENGTHS = {  # [nm]
@@ -119,6 +120,40 @@ def to_nanometers(values: np.ndarray, unit: str | None, name: str) -> np.ndarray
 def _among(units: Mapping[str, float], word: str) -> float | None:
     """A unit by its name, singular or plural, in any case where this is clear."""
     return next((units[w] for w in (word, word.lower(), word.lower().rstrip("s")) if w in units), None)
+
+
+def pair_bands(
+    nm: Sequence[float] | np.ndarray | None, other: Sequence[float] | np.ndarray | None
+) -> np.ndarray | None:
+    """For each band of one list of wavelengths (C,) [nm] the index of the same band in another, (C,); None where the
+    lists hold other bands. Bands are counted where the wavelengths of either are unknown: then the caller compares C.
+
+    Example:
+        >>> pair_bands([450, 500, 550], [550, 500, 450]).tolist(), pair_bands([450, 500], [850, 900])
+        ([2, 1, 0], None)
+    """
+    if nm is None or other is None:
+        known = nm if other is None else other
+        return None if known is None else np.arange(len(known))
+    if len(nm) != len(other):
+        return None
+    distance = np.abs(np.subtract.outer(np.asarray(nm, dtype=float), np.asarray(other, dtype=float)))
+    nearest = distance.argmin(axis=1)
+    same = distance.min(axis=1).max() <= MAX_DIFFERENCE and len(set(nearest.tolist())) == len(nearest)
+    return nearest if same else None
+
+
+def same_bands(nm: Sequence[float] | np.ndarray | None, other: Sequence[float] | np.ndarray | None) -> bool:
+    """Whether two lists of wavelengths hold the same bands in the same order, as far as both are known."""
+    if nm is None or other is None:
+        return True
+    order = pair_bands(nm, other)
+    return order is not None and bool((order == np.arange(len(order))).all())
+
+
+def span(nm: Sequence[float] | np.ndarray) -> str:
+    """A list of wavelengths in words, from the first to the last."""
+    return f"{len(nm)} bands, {nm[0]:g} to {nm[-1]:g} nm"
 
 
 def check_wavelengths(values: np.ndarray, num_bands: int, name: str, *, of: str = "bands") -> np.ndarray:

@@ -242,7 +242,7 @@ def solve_together(scene: Scene, settings: Settings, listener: Listener, ks: ran
     frames = scene.frames[ks.start : ks.stop]
     each = [brightness(scene.A, y) for y in frames]
     plans = [cast(Plan, scale_plan(settings, bright).plan) for bright in each]
-    plans[0].check_bands(scene.A.cube_shape[0])
+    plans[0].check_bands(scene.A.cube_shape[0], scene.wavelengths)
     scaled = torch.stack([y / bright for y, bright in zip(frames, each, strict=True)])
     watch = Watch(progress=_prefixed(listener.progress, run_label(ks.start, scene.num_scenes)))
     found = repeat_plans(scene.A, scaled, plans, settings, watch)

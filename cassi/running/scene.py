@@ -84,7 +84,7 @@ def prepare(m: Measurement, found: FoundCamera | None, settings: Settings) -> Sc
     The camera comes first: with a misplaced mask, the black level cannot be estimated from dark pixels.
     """
     if isinstance(settings.plan, Plan):  # `open_files` has read its file
-        settings.plan.check_bands(len(m.shifts))
+        settings.plan.check_bands(len(m.shifts), m.wavelengths)
     check, given = compare_with_mask(m), m
     if found is not None:
         m = found.in_place(m)

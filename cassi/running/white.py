@@ -13,6 +13,7 @@ from cassi.errors import InputError
 from cassi.files.atomic import PathLike
 from cassi.files.spectrum_files import Spectrum, band_means, read_spectrum
 from cassi.optics.measurement import REFLECTANCE, Measurement
+from cassi.optics.wavelengths import same_bands
 from cassi.running.result import Reconstruction
 
 EVEN = 8.0  # standard deviation within which the light on a white reference is even [pixel]
@@ -31,6 +32,9 @@ def check_white(m: Measurement, white: Measurement) -> None:
     """Raise InputError for a capture of a white reference that does not serve a measurement."""
     if white.y.shape != m.y.shape or m.y.ndim != 2:
         what = f"the white reference must be one snapshot like the scene's, {m.y.shape}, got {white.y.shape}"
+        raise InputError(f"{what}; capture it with the same camera")
+    if not same_bands(m.wavelengths, white.wavelengths) or tuple(m.shifts) != tuple(white.shifts):
+        what = "the white reference has other bands than the scene's measurement, in wavelengths or shifts"
         raise InputError(f"{what}; capture it with the same camera")
     if not white.y.any():
         raise InputError("the white reference is black; capture a white board in full light")

@@ -19,6 +19,7 @@ from cassi.choice.plan import Plan
 from cassi.choice.stages import Watch
 from cassi.errors import InputError
 from cassi.optics.measurement import Measurement, any_bad
+from cassi.optics.wavelengths import same_bands
 from cassi.running.arguments import load, open_files
 from cassi.running.fingerprint import Frame
 from cassi.running.once import Once
@@ -86,6 +87,8 @@ def _stack(frames: Sequence[Measurement]) -> Measurement:
                 f"the frames of a sequence must be single snapshots of one size, {m.source} is {m.y.shape}, "
                 f"{other.source} {other.y.shape}; give frames of one camera"
             )
+        if not same_bands(m.wavelengths, other.wavelengths):
+            raise InputError(f"the frames of a sequence {m.source} and {other.source} have other wavelengths")
     return replace(m, y=np.stack([f.y for f in frames]), bad_pixels=any_bad(f.bad_pixels for f in frames))
 
 
