@@ -46,6 +46,8 @@ FACTS = [  # of choice, parameters, provenance and data: what is said of them
      "IEEE TIP 22, 2013, with the shrinkage of Gavish & Donoho, IEEE Trans. Inf. Theory 63, 2017); basis"),
     ({"prior": "total variation, learned", "network": load_prior("free").weights}, {}, {},
      "unrolled network for any mask with the free weights (free for any use) (after Adler & Oktem, IEEE TMI 37"),
+    ({}, {}, {"origin": {"filters": "4x4"}, "shifts": [0, 0]}, "one snapshot of a mosaic sensor with cassi. The "
+     "filters on its pixels follow the pattern 4x4."),
     ({}, {"quality": "fast", "seed": 4}, {}, "The setting of quality was 'fast', the seed 4."),
 ]  # fmt: skip
 

@@ -226,7 +226,11 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
     sensitivity, dead = read_sensitivity(sources, image, notes)
     shifts, mask = shifts_and_mask(mask, image, stored, step, num_bands, mask_entry.name, notes)
     nm, source_of_nm = _wavelengths(files, options.wavelengths, len(shifts), notes)
-    origin = {"mask": mask_container.path.name, "wavelengths": source_of_nm, "refined": _refined(mask_container)}
+    origin = {"wavelengths": source_of_nm, "refined": _refined(mask_container)}
+    if options.pattern is None:
+        origin["mask"] = mask_container.path.name
+    else:
+        origin["filters"] = "given" if isinstance(options.pattern, np.ndarray) else Path(options.pattern).name
     return OpenedMeasurement(
         container,
         options,

@@ -60,6 +60,7 @@ def _cube(data: ReportData) -> str:
     reach = "" if data.wavelengths is None else f" from {data.wavelengths.min():.0f} to {data.wavelengths.max():.0f} nm"
     shots, beside = data.provenance.get("shots"), data.choice.get("together")
     snapshots = f"{shots} coded-aperture snapshots" if shots else "one coded-aperture snapshot"
+    snapshots = "one snapshot of a mosaic sensor" if _origin(data).get("filters") else snapshots
     snapshots += f" and {beside} beside it in time" if beside else ""
     return (
         f"A spectral cube of {bands} bands{reach}, {height} x {width} pixels, was reconstructed from {snapshots} with "
@@ -71,7 +72,7 @@ def _bands(data: ReportData) -> str:
     """Dispersion, and where the wavelengths come from."""
     source, shifts = _origin(data).get("wavelengths"), data.provenance.get("shifts")
     known = [f"their wavelengths are {'' if source == 'as given' else 'those of '}{source}"] if source else []
-    if isinstance(shifts, list) and len(shifts) > 1 and all(map(_number, shifts)):
+    if isinstance(shifts, list) and len(shifts) > 1 and all(map(_number, shifts)) and any(shifts):
         steps = {round(b - a, 6) for a, b in pairwise(shifts)}
         low, high = min(steps), max(steps)
         words = (
@@ -85,6 +86,8 @@ def _bands(data: ReportData) -> str:
 def _mask(data: ReportData) -> str:
     """The mask that the run was given, and what had been corrected of it before."""
     mask, refined = _origin(data).get("mask"), _origin(data).get("refined")
+    if filters := _origin(data).get("filters"):
+        return f"The filters on its pixels follow the pattern {filters}."
     if not mask:
         return ""
     if not isinstance(refined, Mapping):

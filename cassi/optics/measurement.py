@@ -80,8 +80,9 @@ class Measurement:
         sha256: its SHA-256, hexadecimal.
         shots: K, if each scene was imaged K times, each time through another mask; else None.
         check: comparison of `y` and `mask`, if already made; else None.
-        origin: plain values, for the record: the files of "mask" and "wavelengths", in words; "refined", what a file of
-            a camera says was corrected of its mask; the number of "saturated" and "hot" pixels; the mean "dark" count.
+        origin: plain values, for the record: the files of "mask" and "wavelengths", in words, or of "filters" in place
+            of a mask; "refined", what a file of a camera says was corrected of its mask; the number of "saturated" and
+            "hot" pixels; the mean "dark" count.
     """
 
     y: np.ndarray
