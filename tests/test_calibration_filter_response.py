@@ -63,5 +63,6 @@ def test_what_measures_no_filters_is_refused(bench):
     dark, flat, frames, *_ = bench
     refused(calibrate_filters, dark, flat, frames, LIGHT[:3], P)
     refused(calibrate_filters, dark, dark, frames, LIGHT, P)
+    refused(calibrate_filters, dark, flat, frames, LIGHT, P[:, :2])
     refused(calibrate_filters, dark, flat, np.stack([*frames[:3], dark[0]]), LIGHT, P)
     refused(calibrate_filters, dark, flat[:, 1:], frames, LIGHT, P)
