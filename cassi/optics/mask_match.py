@@ -100,9 +100,8 @@ def check_mask(
     given = _Masks(masks, width)
 
     scores = {"as given": given.score(spectrum, lags)}
-    if scores["as given"] > 0 and mask.ndim == 3 and all(_repeats(mask, axis) for axis in (1, 2)):
-        text = "the masks of the bands repeat, as filters of a mosaic do: the snapshot does not show whether they fit"
-        return MaskCheck("fits", text, scores, scores["as given"])
+    if scores["as given"] > 0 and mask.ndim == 3 and (period := (_period(mask, 1), _period(mask, 2))).count(0) == 0:
+        return _mosaic_check(detail, period, scores)
     reverse = lags.max() - lags
     if mask.ndim == 3 or not np.allclose(np.sort(reverse), np.sort(lags)):
         scores["dispersion reversed"] = given.score(spectrum, reverse)
@@ -151,11 +150,30 @@ def _validated(y: np.ndarray, mask: np.ndarray, shifts: Sequence[float]) -> tupl
     return y, mask, lags
 
 
-def _repeats(masks: np.ndarray, axis: int) -> bool:
-    """Whether all masks are the same a few pixels further: of a place and another the light is the same."""
+def _period(masks: np.ndarray, axis: int) -> int:
+    """After how many pixels all masks are the same again; 0 where they do not repeat."""
     along = np.moveaxis(masks, axis, 0)
     periods = range(1, min(MAX_PERIOD, len(along) // 2) + 1)
-    return any(np.abs(along[p:] - along[:-p]).max() <= ALIKE * np.abs(masks).max() for p in periods)
+    return next((p for p in periods if np.abs(along[p:] - along[:-p]).max() <= ALIKE * np.abs(masks).max()), 0)
+
+
+def _mosaic_check(detail: np.ndarray, period: tuple[int, int], scores: dict[str, float]) -> MaskCheck:
+    """Whether a snapshot repeats as its mosaic of filters does: the share of its detail that the place in a period
+    explains, less the share by chance."""
+
+    def explained(rows: int, columns: int) -> float:
+        i, j = np.indices(detail.shape)
+        place = (i % rows * columns + j % columns).ravel()
+        sums, counts = np.bincount(place, detail.ravel()), np.bincount(place)
+        return float((sums**2 / counts).sum() / max(float((detail**2).sum()), 1e-300)) - len(sums) / detail.size
+
+    shares = {n: explained(n, n) for n in range(2, 11)}
+    if (most := max(shares.values())) > LIKE * explained(*period) + TOLERANCE[1]:
+        n = next(n for n, share in shares.items() if share >= COARSER_SHARE * most)
+        text = f"wrong pattern: the filters repeat every {period[0]} x {period[1]} pixels, the snapshot every {n} x {n}"
+        return MaskCheck("wrong mask", text, scores, scores["as given"])
+    text = "the masks of the bands repeat, as filters of a mosaic do: the snapshot does not show which band is which"
+    return MaskCheck("fits", text, scores, scores["as given"])
 
 
 def _measurement_detail(y: np.ndarray, bad_pixels: np.ndarray | None) -> np.ndarray:
