@@ -11,8 +11,7 @@ from scipy import ndimage
 
 import cassi
 from cassi.calibration import found_camera
-from cassi.calibration.camera_as_found import FoundCamera
-from cassi.calibration.captures import Frame, MaskError, learn_mask_error, of_other_scenes, variance_of
+from cassi.calibration.captures import Frame, learn_mask_error, of_other_scenes, variance_of
 from cassi.calibration.found_camera import find_camera
 from cassi.calibration.refined_camera import RefinedCamera, calibrate_from_captures
 from cassi.files import read_measurement, write_arrays, write_measurement
@@ -55,35 +54,29 @@ def learned(given: np.ndarray, snapshots: list[torch.Tensor]):
     return learn_mask_error(frames, A.mask, SHIFTS)
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_a_mask_that_is_wrong_place_by_place_is_corrected(given, true, count):
-    found = learned(given, [capture(true, seed) for seed in range(1, 1 + count)])
+def test_a_mask_that_is_wrong_place_by_place_is_corrected(given, true):
+    found = learned(given, [capture(true, seed) for seed in range(1, 4)])
     assert found.accepted
     wrong, left = true - given, true - given - found.error.numpy()
-    assert left.std() < {1: 0.85, 3: 0.6}[count] * wrong.std()
+    assert left.std() < 0.6 * wrong.std()
     before, after = found.mean_errors
     assert after < before
-    assert [n for n, _ in found.growth] == list(range(1, count))
-    if count > 1:
-        (_, by_one), (_, by_two) = found.growth
-        assert 0.5 < by_one < by_two - 0.03 and by_two == found.explained[-1]
+    (one, by_one), (two, by_two) = found.growth
+    assert (one, two) == (1, 2) and 0.5 < by_one < by_two - 0.03 and by_two == found.explained[-1]
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_a_mask_that_is_right_is_left_alone(given, count):
-    found = learned(given, [capture(given, seed) for seed in range(1, 1 + count)])
+def test_a_mask_that_is_right_is_left_alone(given):
+    found = learned(given, [capture(given, seed) for seed in range(1, 4)])
     assert not found.accepted and found.reason
 
 
 def test_the_sensitivity_of_detector_pixels_is_found_where_it_varies(given, true):
-    """By several captures; one cannot tell it from its scene."""
     gain = 0.05 * np.random.default_rng(2).standard_normal((SIZE, SIZE + max(SHIFTS)))
     even, found = (learned(given, [capture(true, seed, g) for seed in (1, 2, 3)]) for g in (0.0, gain))
     assert even.accepted and even.gain is None
     assert found.accepted and (found.gain.numpy() - gain).std() < 0.8 * gain.std()
     before, after = found.mean_errors
     assert after < 0.75 * before
-    assert learned(given, [capture(true, 1, gain)]).gain is None
 
 
 def test_the_file_of_a_camera_keeps_the_sensitivity(given, true, tmp_path):
@@ -124,10 +117,10 @@ def test_the_found_camera_holds_the_corrected_mask(tmp_path):
     m = Measurement(y=capture(true, 1).numpy(), mask=given, shifts=SHIFTS)
     found = find_camera(m)
     assert found.accepted and found.mask_error.accepted
-    assert 0.7 < found.mask_error.left / (true - found.mask).std() < 2, "it knows about how much is left"
+    assert 0.7 < found.mask_error.left / (true - found.mask).std() < 3, "it knows about how much is left"
     assert (found.in_place(m).mask - true).std() < 0.95 * (given - true).std()
     assert "its elements corrected by" in found.message
-    assert "with the free weights" in found.message and found.as_dict()["mask_error"]["accepted"]
+    assert found.as_dict()["mask_error"]["accepted"]
     write_measurement(tmp_path / "m.h5", m)
     for corrected in (found.in_place(m), read_measurement(tmp_path / "m.h5", mask=found.save(tmp_path / "camera.h5"))):
         assert build_camera(corrected, torch.device("cpu")).mask_error == found.mask_error.left
@@ -142,10 +135,10 @@ def test_the_found_camera_holds_the_corrected_mask(tmp_path):
     ],
 )  # fmt: skip
 def test_a_run_uses_no_other_weights_than_its_own(monkeypatch, given, how, expected):
-    """Weights differ in what they may be used for, and the search for the camera has a network, too."""
-    m = Measurement(y=capture(given, 1).numpy(), mask=given, shifts=SHIFTS)
+    """Weights differ in what they may be used for, and the search for a camera in several frames has a network, too."""
+    m = Measurement(y=np.stack([capture(given, k).numpy() for k in (1, 2)]), mask=given, shifts=SHIFTS)
     if "plan" in how:
-        how = {"plan": cassi.reconstruct(m, camera="as-given", prior="learned", weights="free").plan}
+        how = {"plan": cassi.reconstruct(replace(m, y=m.y[0]), camera="as-given", prior="learned", weights="free").plan}
     used = set()
 
     def noted(*given, **more):
@@ -184,14 +177,6 @@ def test_a_snapshot_too_small_for_the_place_of_its_mask_shows_its_elements(given
     assert (found.mask - true).std() < 0.9 * (given - true).std() and "elements corrected" in found.message
 
 
-def test_of_a_mask_that_is_not_corrected_the_network_knows_the_error(given):
-    m = Measurement(y=capture(given, 1).numpy(), mask=given, shifts=SHIFTS)
-    unsure = MaskError(torch.zeros(SIZE, SIZE), None, False, left=0.07)
-    found = replace(FoundCamera.as_given(m), mask_error=unsure)
-    assert found.in_place(m).mask_error == 0.07 and found.in_place(m).mask is m.mask
-    assert "may be wrong by 7%" in found.message
-
-
 def test_the_noise_is_that_of_photons_and_of_a_share_of_the_light():
     mask = torch.rand(160, 160, generator=torch.Generator().manual_seed(0))
     A = CASSI(mask, SHIFTS)
@@ -223,7 +208,8 @@ def test_held_out_pixels_take_no_part(given, true):
     A = CASSI(torch.from_numpy(given), SHIFTS)
     frame = Frame.of(A, capture(true, 1), 0)
     other = Frame(torch.where(frame.judging, 3 * frame.y, frame.y), frame.fitted, frame.tuning, frame.judging)
-    first, second = (learn_mask_error([one], A.mask, SHIFTS) for one in (frame, other))
+    beside = Frame.of(A, capture(true, 2), 1)
+    first, second = (learn_mask_error([one, beside], A.mask, SHIFTS) for one in (frame, other))
     assert torch.equal(first.error, second.error) and first.sure != second.sure
 
 

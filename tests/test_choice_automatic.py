@@ -11,11 +11,12 @@ import torch
 from messages import refused
 
 from cassi import CASSI, MultiShot, gap_tv
-from cassi.choice import automatic, bases, noise, stages
-from cassi.choice.held_out import Split, hold_out
-from cassi.choice.noise import CameraNoise
+from cassi.choice import automatic, bases, stages
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
+from cassi.evidence import noise
+from cassi.evidence.held_out import Split, hold_out
+from cassi.evidence.noise import CameraNoise
 from cassi.looking.metrics import psnr
 from cassi.optics.detector import brightness, detect
 from cassi.settings import Settings

@@ -9,10 +9,10 @@ from cassi import CASSI, MultiShot
 from cassi.choice.automatic import reconstruct_auto
 from cassi.choice.bases import MIN_NARROWNESS, choose_basis, narrow_basis, narrowness, scene_basis
 from cassi.choice.by_name import solve_by_name
-from cassi.choice.held_out import Split
-from cassi.choice.noise import estimate_noise
 from cassi.choice.outcome import Outcome
 from cassi.choice.stages import Problem, Watch
+from cassi.evidence.held_out import Split
+from cassi.evidence.noise import estimate_noise
 from cassi.priors.spectral_basis import smooth_basis
 from cassi.sequence.neighbors import choose_common_plan
 from cassi.settings import Settings

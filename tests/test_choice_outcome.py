@@ -9,10 +9,10 @@ from messages import check_words
 from cassi.choice.adaptation import Adapt
 from cassi.choice.bases import BasisError
 from cassi.choice.chain import ChainTrial
-from cassi.choice.noise import CameraNoise, NoiseModel
 from cassi.choice.outcome import Evidence, Outcome
 from cassi.choice.plan import Plan
 from cassi.choice.stages import Learned, NonLocal, Tv
+from cassi.evidence.noise import CameraNoise, NoiseModel
 from cassi.solvers.loop import Result
 
 

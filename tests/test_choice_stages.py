@@ -5,6 +5,8 @@ import math
 import time
 from dataclasses import dataclass, replace
 
+import numpy as np
+import oracle
 import pytest
 import torch
 from messages import check_words, refused
@@ -14,11 +16,11 @@ from test_priors_learned import stirred
 from cassi import CASSI, Record, Result, reconstruct
 from cassi.choice.automatic import default_stages, explore_snapshot, reconstruct_auto
 from cassi.choice.chain import Chain, ChainTrial, repeat_stages, run_chains
-from cassi.choice.held_out import Split
-from cassi.choice.judge import Verdict, accepts, is_better, z
-from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import Plan
-from cassi.choice.stages import Learned, NonLocal, Problem, Stage, State, Tv, Watch, alternating_stages
+from cassi.choice.stages import MORE_ITERS, Learned, NonLocal, Problem, Stage, State, Tv, Watch, alternating_stages
+from cassi.evidence.held_out import Split
+from cassi.evidence.judge import Verdict, accepts, is_better, z
+from cassi.evidence.noise import CameraNoise
 from cassi.optics.detector import brightness
 from cassi.priors.learned import KINDS, LearnedPrior, Size, load_prior, packed, shipped_prior
 from cassi.priors.spectral_basis import analyse, smooth_basis
@@ -98,7 +100,7 @@ def test_another_prior_forgets_the_multiplier(shot):
     found = run(NonLocal(0.3, 2), shot, start)
     denoise = shot.problem.non_local(shot.A, shot.y, 0.3)
     expected, _ = subspace_tv(
-        shot.A, shot.y, shot.problem.basis, variance=shot.problem.variance,
+        shot.A, shot.y, shot.problem.basis, variance=shot.problem.variance_with_mask_error(shot.A, start.x),
         tv_weight=shot.problem.level(shot.A, shot.y), num_iters=2, denoise=denoise, momentum=1 / 3,
         state=replace(start.run, e=0 * start.run.e),
     )  # fmt: skip
@@ -106,20 +108,40 @@ def test_another_prior_forgets_the_multiplier(shot):
     refused(run, NonLocal(0.3, 2), shot, error=ValueError)
 
 
-@pytest.mark.parametrize(("errors", "chosen"), [((2, 3), 1), ((2, 1, 3), 4), ((3, 2, 1), 16), ((2, math.nan), 1)])
+@pytest.mark.parametrize(
+    ("errors", "chosen"),  # at strengths 16, 4, and then 1 or 64
+    [((2, 3, 2.1), 16), ((2, 1, 3), 4), ((3, 2, 1), 1), ((2, 3, 1), 64), ((2, math.nan, 2), 16)],
+)
 def test_held_out_pixels_choose_how_much_the_noise_counts(shot, errors, chosen):
-    """As long as they are predicted better it counts four times as much; the accepted trial is continued."""
+    """The run with the first strength goes to its end, and the others go on from there."""
     start, seen = run(Tv(10), shot), list[int]()
     verdicts = [verdict(error, seed=k) for k, error in enumerate(errors)]
     problem = replace(shot.problem, verdict=lambda x: verdicts.pop(0))
     stage = NonLocal(0.3, 60, None)
     found = run(stage, shot, start, problem, Watch(lambda record, z: seen.append(record.iteration)))
+    better = {16: 0, 4: 1, 1: 2, 64: 1}[chosen]
     assert verdicts == [] and found.stages == (Tv(10), NonLocal(0.3, 60, chosen))
-    assert seen == [10] * 12 * len(errors) + list(range(11, 59)) and len(found.history) == 58, "12 were the trial's"
+    assert [r.iteration for r in found.history] == list(range(1, 71 + MORE_ITERS * better)), "others were trials"
+    assert seen[:60] == list(range(11, 71)) and len(seen) == 60 + 2 * MORE_ITERS
     assert found.stages[-1].name == f"non-local (0.3{'' if chosen == 1 else f', noise counted {chosen} times'})"
     given = run(found.stages[-1], shot, start)
-    assert float((found.x - given.x).norm() / given.x.norm()) < 1e-3
+    assert float((found.x - given.x).norm() / given.x.norm()) < 0.03, "a plan begins with the strength chosen"
     assert run(stage, shot, start).stages[-1].noise == 1, "without a judge"
+
+
+def test_an_error_of_the_mask_adds_to_the_noise(shot):
+    """s^2 m_max^2 sum_c S_c x_c^2, by the dense matrix of a camera whose mask is open."""
+    A = replace(shot.A, mask=3 * shot.A.mask, mask_error=0.1)
+    x = shot.x.double().numpy()
+    top = float(A.mask.max())
+    expected = sum(
+        (0.1 * top * oracle.forward(x * (np.arange(len(x)) == c)[:, None, None], np.ones(x.shape[1:]), A.shifts)) ** 2
+        for c in range(len(x))
+    )
+    found = shot.problem.variance_with_mask_error(A, shot.x) - shot.problem.variance
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-3, atol=1e-6)
+    exact = replace(A, mask_error=0.0)
+    assert shot.problem.variance_with_mask_error(exact, shot.x) is shot.problem.variance
 
 
 @pytest.mark.parametrize("stage", [Tv(5), NonLocal(0.5, 2), Learned()])

@@ -7,10 +7,10 @@ import torch
 
 from cassi import CASSI
 from cassi.choice.automatic import reconstruct_auto
-from cassi.choice.noise import CameraNoise, NoiseModel
 from cassi.choice.plan import Plan
 from cassi.choice.stages import Tv
 from cassi.choice.uncertainty import Bootstrap, bootstrap, standard_deviation
+from cassi.evidence.noise import CameraNoise, NoiseModel
 from cassi.optics.detector import detect
 from cassi.priors.spectral_basis import smooth_basis
 from cassi.settings import Settings

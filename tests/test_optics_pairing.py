@@ -8,10 +8,10 @@ from messages import refused
 
 import cassi
 from cassi.calibration.frames_on_disk import find_frames
-from cassi.choice.noise import NoiseModel
 from cassi.choice.plan import Plan
 from cassi.choice.stages import Tv
 from cassi.cli.main import main
+from cassi.evidence.noise import NoiseModel
 from cassi.files import read_cube, read_measurement, write_cube, write_measurement
 from cassi.files.cube_store import gather_cubes
 from cassi.looking.comparison import compare

@@ -41,10 +41,10 @@ def test_what_is_no_constant_is_refused(text, said, capsys):
 def test_pairs_differ_where_the_constant_counts(tmp_path):
     """The stride is imported by no other module, the level of a judge by several; its own value changes nothing."""
     output, lines = tmp_path / "worth.csv", []
-    changes = ["choice.stages.STRIDE=5", "choice.judge.NOT_WORSE=1e9"]
+    changes = ["choice.stages.STRIDE=5", "evidence.judge.NOT_WORSE=1e9"]
     one = {"size": 24, "scenes": 1, "noises": ("clean",), "quality": "fast"}
     text = ablate(changes=changes, output=output, report=lines.append, **one)
     rows = list(csv.DictReader(output.open()))
-    assert [row["constant"] for row in rows] == ["choice.stages.STRIDE", "choice.judge.NOT_WORSE"]
+    assert [row["constant"] for row in rows] == ["choice.stages.STRIDE", "evidence.judge.NOT_WORSE"]
     assert float(rows[0]["gain_db"]) == 0 and abs(float(rows[1]["gain_db"])) > 0.01, "no prior is accepted"
     assert len(lines) == 2 and text.count("| choice.") == 2

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cassi import CASSI
-from cassi.choice.held_out import hold_out
+from cassi.evidence.held_out import hold_out
 from cassi.settings import Settings
 
 skimage = pytest.importorskip("skimage.restoration", reason="the published loop needs scikit-image")

@@ -70,15 +70,8 @@ class FoundCamera:
 
     @property
     def message(self) -> str:
-        """What was found, in one sentence, and in others what is not known of the mask and wrong with the detector."""
-        return " ".join(filter(None, (self.optics, self.elements, self.detector)))
-
-    @property
-    def elements(self) -> str:
-        """What is not known of a mask that is not corrected, in one sentence; empty where nothing is."""
-        if self.corrected is not None or not self.left:
-            return ""
-        return f"The mask's elements may be wrong by {self.left:.0%}, and the network allows for it."
+        """What was found, in one sentence, and in another what is wrong with the detector."""
+        return " ".join(filter(None, (self.optics, self.detector)))
 
     @property
     def left(self) -> float | None:

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from cassi.calibration.camera_model import CameraModel
-from cassi.choice.held_out import hold_out
-from cassi.choice.judge import BETTER, CLEARLY_BETTER, NOT_WORSE, POOR_FIT, imprint_fades, z
+from cassi.evidence.held_out import Split, hold_out
+from cassi.evidence.judge import BETTER, CLEARLY_BETTER, NOT_WORSE, POOR_FIT, imprint_fades, z
+from cassi.evidence.noise import fit_noise
 from cassi.optics.cropping import Shot, crop, highest_variance_window
 from cassi.optics.detector import brightness
 from cassi.optics.imprint import imprint
@@ -34,7 +35,7 @@ SIMPLER, LESS_SHARP = 0.01, 0.03
 class Trial:
     """A short reconstruction of a part of a snapshot with a camera."""
 
-    squares: torch.Tensor  # errors at held-out pixels, for y of brightness 1
+    squares: torch.Tensor  # errors at held-out pixels less what errors of the mask explain, for y of brightness 1
     light: torch.Tensor  # y^2 there
     look: Callable[[], float]  # for `imprint`: it takes longer than all the rest, and is seldom asked for
 
@@ -55,8 +56,10 @@ class Trial:
         keep = (seen & ~held).to(b)
         basis = smooth_basis(a.cube_shape[0], min(COMPONENTS, a.cube_shape[0]))
         train, target = a.weighted(keep), b * keep
-        x = subspace_tv(train, target, basis, num_iters=ITERATIONS)[0].x
-        squares = (b - a.weighted(None).forward(x))[held].double().square()
+        split = Split(a, b, held, train, target)
+        x = subspace_tv(train, target, basis, num_iters=ITERATIONS)[0].x.clamp_(min=0)
+        noise = fit_noise(split, split.misfit(x).square())
+        squares = split.knowing(noise.variance(b)).verdict(x, imprint=False).squared
 
         def look() -> float:
             variance, weight = IMPRINT_VARIANCE * target.clamp(min=0), IMPRINT_TV * brightness(train, target)

@@ -4,8 +4,8 @@ Of several captures the sensitivity of each detector pixel is learned, too.
 
 Each round reconstructs every capture through the mask so far, takes the fine texture off the cubes, and fits the mask's
 error to what these leave of the snapshots (`mask_error`). How strongly is decided by captures that take no part in the
-fit or, of a single one, by detector pixels that take no part; whether the result is believed, by other detector pixels,
-which no fit has seen.
+fit; whether the result is believed, by detector pixels that no fit has seen. A single capture is another task, see
+`cassi.calibration.single_capture`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ from cassi.calibration.mask_error import (
     fit_error,
     short_reconstruction,
     smooth_part,
-    texture_of,
     without_texture,
 )
-from cassi.choice.judge import BETTER, EVEN, MARGIN
+from cassi.evidence.judge import EVEN, MARGIN
 from cassi.optics.coded_aperture import MASK_ERROR
 from cassi.optics.detector import brightness
 from cassi.optics.single_disperser import CASSI
@@ -43,17 +42,6 @@ MIN_SIDE = 64  # of a mask whose error is looked for: smaller snapshots have too
 MIN_EXPLAINED = 0.02  # of the variance of the kept residual that an error must explain, and the sensitivity besides
 TINY = 1e-12  # of y of brightness 1, squared
 DARK = 0.02  # detector pixels below this share of the brightest are not fitted to, nor captures
-# A correction by one capture is taken where the fine texture of the cube falls to FADED and the squared errors of the
-# pixels that judge fall clearly; or where texture falls to FAR_LESS and the held-out error rises by no more than
-# MARGIN. On windows of ten CAVE scenes (128 px, 28 bands, 10,000 e; grey and 0/1 masks) texture falls to 0.84 at least
-# through exact masks, and to 0.77 at least through those that are wrong by 5 %, where a correction cost up to 2.6 dB;
-# one of 20 such windows is taken. Of those that are wrong by 12 %, 13 of 20 are. CAVE's cloth is as fine as its mask: a
-# correction through an exact one would lose 1.5 dB, and none is taken; larger windows are no better. The weights for
-# research leave less texture: 0.81, 0.73 (5 of 20 are taken, and 15). Where texture falls to FADED and no correction is
-# taken, the mask counts as wrong by as much as was found (`left`): by 0.1, exact masks gain -0.14 dB on average, but
-# those whose texture falls so far 0.00. What other captures explain of one (`MIN_EXPLAINED`) is no texture of its
-# scene: of several, none has to fade.
-FADED, FAR_LESS = 0.85, 0.75
 # Correlation of the pictures of two captures above which they show one scene: 0.75 at least where the lamp or a part of
 # the scene was exchanged, 0.59 at most between captures of different scenes by two real cameras.
 SAME_SCENE = 0.67
@@ -99,16 +87,15 @@ class MaskError:
         error: e, (H, W), to be added to the mask of every band where it is accepted.
         gain: g, (H, W'), by which detector pixels exceed the usual sensitivity, likewise; None where that explains
             nothing, or of a single capture.
-        accepted: whether detector pixels that no fit has seen are predicted better with it; of one capture, by smoother
-            cubes, or about as well by far smoother ones.
+        accepted: whether detector pixels that no fit has seen are predicted better with it.
         explained: share of the variance of kept residuals that it explains, a number for each round.
         growth: that share by the number of captures fitted to, (number, share); whether more would explain more.
         errors: held-out error of short reconstructions, (captures, 2): as given, and corrected.
         spread, gain_spread: standard deviations of e and g that were assumed, that of e relative to the mask's greatest
             transmission.
         left: that of what remains unknown of the mask, likewise; None where that is not more than usual.
-        sure: by how many standard errors the squared errors of the pixels that judge fell.
-        texture: fine texture of the cubes with the corrected mask, relative to that with the mask as given.
+        sure: by how many standard errors the squared errors of the pixels that judge fell; of one capture, how much
+            more an error of the mask explains of them than texture.
         reason: why it was not accepted; empty where it was.
         captures: how many took part.
     """
@@ -123,7 +110,6 @@ class MaskError:
     gain_spread: float = 0.0
     left: float | None = None
     sure: float = 0.0
-    texture: float = 1.0
     reason: str = ""
     captures: int = 1
 
@@ -180,7 +166,7 @@ def learn_mask_error(
 
     # the first round
     cubes = reconstruct(given, None, 0)
-    before, rough = [_squares(given, None, x, frame) for x, frame in zip(cubes, frames, strict=True)], _texture(cubes)
+    before = [_squares(given, None, x, frame) for x, frame in zip(cubes, frames, strict=True)]
     noise = [v[frame.judging].double() for v, frame in zip(variances, frames, strict=True)]
     first = _tuned(residuals_of(cubes), frames, top)
     if first.explained < MIN_EXPLAINED:
@@ -191,7 +177,7 @@ def learn_mask_error(
     cubes = reconstruct(corrected, g, 1)
 
     # judge it
-    after, texture = [_squares(corrected, g, x, frame) for x, frame in zip(cubes, frames, strict=True)], _texture(cubes)
+    after = [_squares(corrected, g, x, frame) for x, frame in zip(cubes, frames, strict=True)]
     light = [frame.y[frame.judging].double().square().sum() for frame in frames]
     errors = tuple(
         (math.sqrt(b.sum() / s), math.sqrt(a.sum() / s)) for b, a, s in zip(before, after, light, strict=True)
@@ -200,10 +186,7 @@ def learn_mask_error(
     std, mean = torch.stack(torch.std_mean(falls)).tolist()
     sure = mean / max(std / math.sqrt(len(falls)), TINY)
     b, a = (torch.cat([one / s for one, s in zip(of, light, strict=True)]).sum() for of in (before, after))
-    faded, as_well = texture / rough, float(a) <= (1 + MARGIN) ** 2 * float(b)
-    alone = len(frames) == 1
-    far_less, fades = faded < FAR_LESS, faded < FADED
-    accepted = as_well and (far_less or (sure > BETTER and fades) if alone else sure > EVEN)
+    accepted = sure > EVEN and float(a) <= (1 + MARGIN) ** 2 * float(b)
 
     # a second round, from cubes that the error has left
     second, growth = first, tuple[tuple[int, float], ...]()
@@ -213,18 +196,15 @@ def learn_mask_error(
         growth = _growth(residuals, frames, second, top)
     best = second if second.explained >= MIN_EXPLAINED else first
     explained = tuple(dict.fromkeys((first.explained, second.explained)))
-    reason = (
-        "" if accepted else "a corrected mask neither makes far smoother cubes nor predicts better what took no part"
-    )
+    reason = "" if accepted else "a corrected mask does not predict better what took no part"
     # What remains lies between what was found, which is shrunken, and what was assumed, which is tried in steps of two;
-    # with each further capture less does. Of simulated masks that are wrong by 12 %, a capture alone leaves about 0.1.
-    # One that is not corrected, though texture faded, is not known better either.
+    # with each further capture less does.
     e, gain = best.fit
     left = None
-    if accepted or (alone and fades):
+    if accepted:
         left = max(math.sqrt(float(e.std()) / top * best.spread / len(frames)), MASK_ERROR)
     spreads = best.spread, best.gain_spread
-    return MaskError(e, gain, accepted, explained, growth, errors, *spreads, left, sure, faded, reason, len(frames))
+    return MaskError(e, gain, accepted, explained, growth, errors, *spreads, left, sure, reason, len(frames))
 
 
 def of_other_scenes(snapshots: Sequence[Tensor]) -> list[Tensor]:
@@ -250,10 +230,6 @@ def of_other_scenes(snapshots: Sequence[Tensor]) -> list[Tensor]:
 
 def _correlation(a: Tensor, b: Tensor, both: Tensor) -> float:
     return float(torch.corrcoef(torch.stack([a[both], b[both]]))[0, 1].nan_to_num())
-
-
-def _texture(cubes: list[Tensor]) -> float:
-    return sum(map(texture_of, cubes))
 
 
 def _first_variance(A: CASSI, frame: Frame) -> Tensor:
@@ -299,16 +275,12 @@ def _residual(A: CASSI, x: Tensor, frame: Frame, variance: Tensor) -> Residual:
 
 
 def _tuned(residuals: Sequence[Residual], frames: Sequence[Frame], top: float) -> _Tuned:
-    """The fit whose spreads predict best what took no part: each capture from the others, or held-out pixels of one.
+    """The fit whose spreads predict each capture best from the others.
 
-    First that of the mask's error is chosen, then, of several captures, that of the sensitivity, if it adds clearly.
+    First that of the mask's error is chosen, then that of the sensitivity, if it adds clearly.
     """
-    alone = len(frames) == 1
 
     def trial(spread: float, gain_spread: float) -> _Tuned:
-        if alone:
-            own = fit_error(residuals, spread * top)
-            return _Tuned(own, spread, 0.0, _share(residuals, frames, [own]))
         return _Tuned(
             none, spread, gain_spread, _by_others(residuals, frames, len(frames) - 1, spread * top, gain_spread)
         )
@@ -322,7 +294,7 @@ def _tuned(residuals: Sequence[Residual], frames: Sequence[Frame], top: float) -
 
     none = Fit(torch.zeros((), dtype=torch.float32))
     best = best_of(_Tuned(none), ((spread, 0.0) for spread in SPREADS))
-    if alone or not best.spread:
+    if not best.spread:
         return best
     more = best_of(best, ((best.spread, spread) for spread in SPREADS))
     best = more if more.explained >= best.explained + MIN_EXPLAINED else best
@@ -350,11 +322,10 @@ def _by_others(
 
 
 def _share(residuals: Sequence[Residual], frames: Sequence[Frame], fits: Iterable[Fit]) -> float:
-    """Share of the variance of kept residuals that fits explain, one of each: of whole captures, or of one's pixels."""
+    """Share of the variance of kept residuals that fits explain, one of each."""
     sums = residuals[0].r.new_zeros(2, dtype=torch.float64)  # left, and in total
     for one, frame, fit in zip(residuals, frames, fits, strict=True):
-        place = frame.tuning if len(frames) == 1 else frame.tuning | frame.fitted
-        weight = torch.where(place & frame.lit, 1 / frame.y.square().clamp(min=TINY), 0)
+        weight = torch.where((frame.tuning | frame.fitted) & frame.lit, 1 / frame.y.square().clamp(min=TINY), 0)
         sums += torch.stack([((one.r - fit.of(one)).square() * weight).sum(), (one.r.square() * weight).sum()])
     left, total = sums.tolist()
     return 1 - left / total if total > 0 else 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import torch
@@ -11,10 +12,11 @@ import torch
 from cassi.calibration.camera_as_found import FoundCamera
 from cassi.calibration.camera_model import CameraModel, band_positions, shift_columns, unseen_pixels
 from cassi.calibration.camera_trials import Trial, clearly_better, error_of, simplified
-from cassi.calibration.captures import MIN_SIDE, Frame, learn_mask_error, of_other_scenes
+from cassi.calibration.captures import MIN_SIDE, Frame, MaskError, learn_mask_error, of_other_scenes
 from cassi.calibration.defects import find_defects
 from cassi.calibration.mask_regression import BLOCK, COARSE, FINE, Look, Snapshots, tiles
 from cassi.calibration.self_calibration import MIN_BLOCKS, Search, find_dispersion, find_model, settled
+from cassi.calibration.single_capture import learn_from_one
 from cassi.kernels.caller import undisturbed
 from cassi.optics.building import build_shot_camera
 from cassi.optics.cropping import Shot, crop, highest_variance_window
@@ -32,7 +34,7 @@ FRAMES = 4  # of a stack that are looked at
 SHARE = 0.5  # of the time for the mask's place, then for its error; in the former, of the search, then of trials
 # Side of the window of a large snapshot on which it is decided whether its mask has an error [pixel], and at least how
 # many times the distance of the outermost bands: what bands of places beside the window reach is left out.
-PART, SPANS = 128, 2
+PART, SPANS = 192, 2
 
 
 @undisturbed
@@ -190,21 +192,25 @@ def _corrected(
 ) -> FoundCamera:  # fmt: skip
     """A camera with the error of its mask's elements corrected, where the snapshots show one."""
     m = found.in_place(given)
-    if prior is not None:
-        found, prior = replace(found, network=prior.weights), prior.on(camera.device)
     snapshots = of_other_scenes(snapshots)
+    if prior is not None and len(snapshots) > 1:
+        found, prior = replace(found, network=prior.weights), prior.on(camera.device)
+
+    def learn(camera: CASSI, snapshots: Sequence[torch.Tensor], report: Callable[[float], None]) -> MaskError:
+        if len(snapshots) == 1:
+            return learn_from_one(camera, snapshots[0], seed=seed, report=report).on_cpu()
+        frames = [Frame.of(camera, y, seed + n) for n, y in enumerate(snapshots)]  # what one holds out, others show
+        return learn_mask_error(frames, camera.mask, camera.shifts, prior=prior, report=report).on_cpu()
+
     height, width = camera.cube_shape[1:]
     side = max(PART, SPANS * (max(camera.shifts) - min(camera.shifts)))
     if height * width > side**2:  # a part of them shows whether there is anything to correct
         part = highest_variance_window(torch.stack(snapshots), (height, width), side)
         blocks = [crop(camera, y, *part) for y in snapshots]
-        frames = [Frame.of(block, y, seed + n) for n, (block, y) in enumerate(blocks) if isinstance(block, CASSI)]
-        mask = camera.mask[..., part[0], part[1]]
-        learned = learn_mask_error(frames, mask, camera.shifts, prior=prior)
+        learned = learn(cast(CASSI, blocks[0][0]), [y for _, y in blocks], lambda share: None)
         if not learned.accepted:
-            return replace(found, mask_error=learned.on_cpu())
-    frames = [Frame.of(camera, y, seed + n) for n, y in enumerate(snapshots)]  # what one holds out, others show
-    learned = learn_mask_error(frames, camera.mask, camera.shifts, prior=prior, report=report).on_cpu()
+            return replace(found, mask_error=learned)
+    learned = learn(camera, snapshots, report)
     if not learned.accepted:
         return replace(found, mask_error=learned)
     most = max(MAX_TRANSMISSION, float(m.mask.max()))

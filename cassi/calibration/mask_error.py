@@ -167,8 +167,3 @@ def smooth_part(image: Tensor, known: Tensor | None = None, width: float = LOCAL
     """The image (H, W) blurred over `width` pixels, of the pixels that are `known`."""
     counts = np.ones(image.shape) if known is None else known.cpu().numpy().astype(float)
     return torch.as_tensor(local_mean(image.cpu().numpy().astype(float), counts, width)).to(image)
-
-
-def texture_of(x: Tensor) -> float:
-    """Mean size of a cube's fine texture, relative to its light."""
-    return float((x - without_texture(x)).abs().mean() / x.mean())

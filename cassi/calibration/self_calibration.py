@@ -18,7 +18,7 @@ from torch import Tensor
 
 from cassi.calibration.camera_model import SHARPEST, WIDEST, CameraModel, blurred_masks, polynomial
 from cassi.calibration.mask_regression import BLOCK, Blocks, Snapshots, features, gather, tiles
-from cassi.choice.judge import CLEARLY_BETTER, z
+from cassi.evidence.judge import CLEARLY_BETTER, z
 from cassi.kernels.threads import side_by_side
 from cassi.optics.geometry import Shifts
 

@@ -1,5 +1,5 @@
-"""Level 3: the choices of the default solver, which held-out detector pixels decide.
+"""Level 3: the choices of the default solver, which `cassi.evidence` decides.
 
-`stages` holds its stages and `chain` the loop over them, `judge` compares their cubes at the pixels of `held_out`, and
-`automatic` puts all together. `by_name` runs the other solvers.
+`stages` holds its stages and `chain` the loop over them, and `automatic` puts all together. `by_name` runs the other
+solvers.
 """

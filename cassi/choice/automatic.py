@@ -35,13 +35,13 @@ from cassi.choice.bases import (
     scene_basis,
 )
 from cassi.choice.chain import Chain, cost, repeat_stages, run_chains
-from cassi.choice.held_out import Split
 from cassi.choice.mirrors import MIRRORS, Mirrored
-from cassi.choice.noise import PILOT_ITERS, CameraNoise, estimate_noise, fit_noise, pilot_basis
 from cassi.choice.outcome import Evidence, Outcome
 from cassi.choice.plan import Plan
 from cassi.choice.stages import PATCH, TV_ITERS, Learned, Problem, State, Tv, Watch, alternating_stages
 from cassi.choice.uncertainty import bootstrap, standard_deviation
+from cassi.evidence.held_out import Split
+from cassi.evidence.noise import PILOT_ITERS, CameraNoise, estimate_noise, fit_noise, pilot_basis
 from cassi.kernels.covariance import covariance_sum
 from cassi.optics.cropping import Block, crop, croppable, highest_variance_window
 from cassi.optics.detector import brightness, object_level
@@ -245,10 +245,13 @@ def run_stages(
     watch.expected = first.cost + max(map(cost, chains), default=0.0)
     problem = plan.problem(split.y, bright)
     state = first.run(split.A_train, split.y_train, problem, None, watch)
-    verdict = split.verdict(state.x, imprint=judged)
+    verdict = split.verdict(state.x, imprint=False)
     if noise.gain is None:
         plan = replace(plan, noise=fit_noise(split, verdict.squared))
         problem = replace(problem, variance=plan.noise.variance(split.y))
+    split = split.knowing(plan.noise.variance(split.y))  # from here on errors of the mask are integrated out
+    if judged:
+        verdict = split.verdict(state.x)
     state, trials = run_chains(split, problem, state, () if watch.over else chains, watch, verdict if judged else None)
     error = next((trial.held_out_error for trial in reversed(trials) if trial.accepted), None)
     error = split.error(state.x.clamp(min=0)) if error is None else error

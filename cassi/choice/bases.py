@@ -19,10 +19,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cassi.choice.held_out import Split
-from cassi.choice.judge import is_better
-from cassi.choice.noise import PILOT_ITERS
 from cassi.choice.stages import Problem, Tv
+from cassi.evidence.held_out import Split
+from cassi.evidence.judge import is_better
+from cassi.evidence.noise import PILOT_ITERS
 from cassi.kernels.covariance import covariance_sum
 from cassi.kernels.smoothing import gaussian_blur
 from cassi.priors.spectral_basis import principal_basis, smooth_basis

@@ -1,7 +1,7 @@
 """Chains of stages, and the loop over them.
 
 After total variation come chains of stages, in order of preference. The first chain whose cube the judge accepts
-(`cassi.choice.judge.accepts`) is taken, and its stages are the plan; a given plan is repeated without a judge. A new
+(`cassi.evidence.judge.accepts`) is taken, and its stages are the plan; a given plan is repeated without a judge. A new
 prior is a new stage: a class with `run`, and a place in a chain.
 """
 
@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from cassi.choice.adaptation import Adapt
-from cassi.choice.held_out import Split
-from cassi.choice.judge import Verdict, accepts, not_worse
 from cassi.choice.mirrors import Mirrored
 from cassi.choice.stages import Learned, NonLocal, Problem, Stage, State, Tv, Watch
+from cassi.evidence.held_out import Split
+from cassi.evidence.judge import Verdict, accepts, not_worse
 from cassi.optics.protocol import Camera
 
 Chain = tuple[Stage, ...]

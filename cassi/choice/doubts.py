@@ -1,7 +1,7 @@
 """Warnings about a result, made from its numbers: for the program, for its file and for its pages."""
 
-from cassi.choice.judge import MAX_IMPRINT, POOR_FIT
 from cassi.errors import Note
+from cassi.evidence.judge import MAX_IMPRINT, POOR_FIT
 
 CONCERN = "concern"  # kind of a note that speaks against a measurement or a result
 

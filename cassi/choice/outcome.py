@@ -9,9 +9,9 @@ from torch import Tensor
 
 from cassi.choice.bases import BasisError
 from cassi.choice.chain import ChainTrial
-from cassi.choice.judge import GOOD_FIT, MARGIN, POOR_FIT
-from cassi.choice.noise import STATED, NoiseModel
 from cassi.choice.plan import Plan
+from cassi.evidence.judge import GOOD_FIT, MARGIN, POOR_FIT
+from cassi.evidence.noise import STATED, NoiseModel
 from cassi.solvers.loop import Result
 
 MAX_EXCESS = 1.3  # misfit in standard deviations of the stated noise, up to which that noise explains it

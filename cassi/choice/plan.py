@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from cassi.choice.chain import Chain, as_list, from_list
-from cassi.choice.noise import NoiseModel
 from cassi.choice.stages import Problem, Tv
 from cassi.errors import InputError
+from cassi.evidence.noise import NoiseModel
 from cassi.optics.wavelengths import same_bands, span
 from cassi.priors.learned import KINDS, LearnedPrior, shipped_prior
 

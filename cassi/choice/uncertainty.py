@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cassi.choice.adaptation import NUM_SNAPSHOTS, shift_over_mask
-from cassi.choice.held_out import Split
 from cassi.choice.plan import Plan
 from cassi.choice.stages import Tv
+from cassi.evidence.held_out import Split
 from cassi.optics.protocol import Camera
 
 NUM_ITERS = 100  # of total variation

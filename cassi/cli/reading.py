@@ -13,10 +13,10 @@ import numpy as np
 
 from cassi.calibration.dark_frame import less_dark, read_dark
 from cassi.calibration.estimate import Calibration, calibrated_frame_count, read_calibrated
-from cassi.choice.noise import CameraNoise
 from cassi.cli.options import check, values_for
 from cassi.cli.shell import command_line
 from cassi.errors import InputError, Note
+from cassi.evidence.noise import CameraNoise
 from cassi.files import Levels, ReadOptions, file_sha256, frame_count, shared_levels
 from cassi.files.frames import find_files, frame_name, natural
 from cassi.files.reading import open_measurement

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cassi.choice.doubts import fit_warnings, imprint_warnings
-from cassi.choice.judge import POOR_FIT
 from cassi.errors import InputError
+from cassi.evidence.judge import POOR_FIT
 from cassi.files.atomic import PathLike
 from cassi.files.container import Container, Entry
 from cassi.files.names import is_result

@@ -116,6 +116,10 @@ class CodedAperture(Camera):
         vars(camera).update(mask=mask.abs().amax().expand(mask.shape[-2:]).contiguous(), _nonnegative=True)
         return camera
 
+    def mask_error_variance(self, x: Tensor) -> Tensor:
+        """diag(E E^T) = (s m_max)^2 sum_c S_c x_c^2, with s = `mask_error`; where light is blurred an upper bound."""
+        return self.mask_error**2 * self.open.mask.amax() * self.open.forward(x.square())
+
     @cached_property
     def _nonnegative(self) -> bool:
         return bool((self.mask >= 0).all())

@@ -280,6 +280,10 @@ class Camera(ABC):
         x = B.mT @ (SB @ self.adjoint(p).flatten(-2))  # products of matrices are contiguous, as kernels want them
         return self.forward(x.view(*x.shape[:-1], *self.cube_shape[1:]))
 
+    def mask_error_variance(self, x: Tensor) -> Tensor:
+        """What an unknown error of the mask adds to the variance of A x, like y; 0 where that is not known."""
+        return x.new_zeros(())
+
     def common_gram(self, x: Tensor, p: Tensor) -> Tensor:
         """A x (x A^T p summed over the bands): the covariance of A (e x) for white e (H, W), applied to p like y."""
         return self.forward(x * self.adjoint(p).mul_(x).sum(-3, keepdim=True))

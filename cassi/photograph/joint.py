@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from cassi.choice.chain import Chain, run_chains
-from cassi.choice.held_out import Split
 from cassi.choice.stages import NonLocal, Problem, State, Tv, Watch
+from cassi.evidence.held_out import Split
 from cassi.photograph.view import SideView, scale_masks
 from cassi.priors.spectral_basis import analyse, smooth_basis
 from cassi.solvers.loop import Result, Status

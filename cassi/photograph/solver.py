@@ -7,11 +7,11 @@ import torch
 from scipy import ndimage
 from torch import Tensor
 
-from cassi.choice.held_out import Split
-from cassi.choice.judge import POOR_FIT, accepts
 from cassi.choice.outcome import Outcome, SideEvidence
 from cassi.choice.stages import Tv, Watch
 from cassi.errors import InputError
+from cassi.evidence.held_out import Split
+from cassi.evidence.judge import POOR_FIT, accepts
 from cassi.optics.protocol import Camera
 from cassi.optics.srgb import decode_srgb
 from cassi.photograph.joint import ALONE_ITERS, Photograph, continue_fit, finish_fit, fit_briefly

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from cassi.calibration.camera_as_found import FoundCamera
 from cassi.calibration.dark_frame import less_dark, read_dark
-from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import Plan, name_of
 from cassi.errors import InputError
+from cassi.evidence.noise import CameraNoise
 from cassi.files.filters import read_masks
 from cassi.files.layout import displaced_down, sheared_masks, shifts_and_mask
 from cassi.files.options import ReadOptions

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from cassi.calibration.camera_as_found import FoundCamera
-from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import Plan
 from cassi.errors import InputError
+from cassi.evidence.noise import CameraNoise
 from cassi.kernels.dispatch import pick_device, pin_float32
 from cassi.optics.building import build_camera
 from cassi.optics.coded_aperture import CodedAperture

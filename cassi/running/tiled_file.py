@@ -15,12 +15,12 @@ from torch import Tensor
 from cassi.choice.automatic import choose_plan, window
 from cassi.choice.chain import repeat_stages
 from cassi.choice.doubts import CONCERN
-from cassi.choice.noise import CameraNoise
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
 from cassi.choice.stages import Watch
 from cassi.choice.uncertainty import bootstrap, standard_deviation
 from cassi.errors import InputError, Note
+from cassi.evidence.noise import CameraNoise
 from cassi.files.cube_store import CubeStore, check_store, cube_store
 from cassi.files.views import TURNS, turn, turned_part
 from cassi.kernels.caller import undisturbed

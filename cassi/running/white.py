@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from scipy import ndimage
 
-from cassi.choice.judge import MAX_IMPRINT
 from cassi.errors import InputError
+from cassi.evidence.judge import MAX_IMPRINT
 from cassi.files.atomic import PathLike
 from cassi.files.spectrum_files import Spectrum, band_means, read_spectrum
 from cassi.optics.measurement import REFLECTANCE, Measurement

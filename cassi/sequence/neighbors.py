@@ -16,12 +16,12 @@ from torch import Tensor
 
 from cassi.choice.automatic import explore_snapshot, without_network
 from cassi.choice.chain import run_chains
-from cassi.choice.held_out import Split
-from cassi.choice.judge import Verdict, accepts, is_better
-from cassi.choice.noise import CameraNoise, fit_noise
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
 from cassi.choice.stages import State, Tv, Watch, alternating_stages
+from cassi.evidence.held_out import Split
+from cassi.evidence.judge import Verdict, accepts, is_better
+from cassi.evidence.noise import CameraNoise, fit_noise
 from cassi.kernels.smoothing import gaussian_blur
 from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera

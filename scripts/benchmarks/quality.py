@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cassi.choice.automatic import reconstruct_auto
-from cassi.choice.held_out import Split
+from cassi.evidence.held_out import Split
 from cassi.looking.metrics import psnr, sam, ssim
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.detector import black_level_of, brightness, detect

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-NOT_WORSE, EVEN, BETTER, CLEARLY_BETTER = -1.0, 0.0, 2.0, 3.0  # limits of z
+NOT_WORSE, EVEN, WORTH_IT, BETTER, CLEARLY_BETTER = -1.0, 0.0, 1.0, 2.0, 3.0  # limits of z
 # A better prior may fit single pixels a little worse: the share it may add to the error, and to the imprint.
 MARGIN = 0.1
 # Held-out errors are 0.004 to 0.06 through the right camera, down to 1,000 electrons, 0.03 to 0.04 for real captures
@@ -26,8 +26,9 @@ class Verdict:
     """Errors at held-out pixels and the mask's imprint, of one candidate."""
 
     error: float  # |y - Phi x| / |y| at the held-out pixels
-    squared: Tensor  # (y - Phi x)^2 at these, (n,) float64
+    squared: Tensor  # (y - Phi x)^2 at these, (n,) float64, less what errors of the mask explain where noise is known
     imprint: float | None = None  # see `cassi.optics.imprint`; None where unknown
+    spread: float = 0.0  # of these errors, relative to the mask's greatest transmission
 
 
 def z(new: Tensor, old: Tensor, *, allowance: float = 0.0, weight: Tensor | None = None) -> float:
@@ -68,9 +69,9 @@ def not_worse(new: Verdict, old: Verdict) -> bool:
     return z(new.squared, old.squared) >= NOT_WORSE
 
 
-def is_smaller(new: Verdict, old: Verdict) -> bool:
-    """Whether the errors are smaller, by chance or not: for choices that harm little if they are wrong."""
-    return z(new.squared, old.squared) > EVEN
+def is_worth_it(new: Verdict, old: Verdict) -> bool:
+    """Whether the errors are smaller by more than one standard error: for a choice that has a usual value."""
+    return z(new.squared, old.squared) > WORTH_IT
 
 
 def is_better(new: Verdict, old: Verdict) -> bool:

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.choice.held_out import Split
 from cassi.errors import InputError
+from cassi.evidence.held_out import Split
 from cassi.optics.measurement import check_noise
 from cassi.optics.protocol import Camera
 from cassi.priors.spectral_basis import smooth_basis, synthesise

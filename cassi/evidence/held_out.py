@@ -1,14 +1,15 @@
-"""Detector pixels that are held out: an error estimate that needs no truth; `cassi.choice.judge` compares by it."""
+"""Detector pixels that are held out: an error estimate that needs no truth; `cassi.evidence.judge` compares by it."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
 import torch
 from torch import Tensor
 
-from cassi.choice.judge import Verdict
+from cassi.evidence.judge import Verdict
+from cassi.evidence.misfit import SPREADS, Misfit
 from cassi.optics.imprint import imprint_on
 from cassi.optics.protocol import Camera
 from cassi.solvers.loop import relative_norm
@@ -32,6 +33,8 @@ class Split:
         A, y: with all pixels.
         held: bool like y, the pixels held out.
         A_train, y_train: without these.
+        variance: of the noise of y, like y, once it is known: from then on what errors of the mask explain is taken off
+            the misfit before a cube is judged (`cassi.evidence.misfit`).
     """
 
     A: Camera
@@ -39,6 +42,7 @@ class Split:
     held: Tensor
     A_train: Camera
     y_train: Tensor
+    variance: Tensor | None = None
 
     @classmethod
     def of(cls, A: Camera, y: Tensor, seed: int, fraction: float = HELD_OUT) -> Self:
@@ -64,12 +68,32 @@ class Split:
         """|y - Phi x| / |y| at the held-out pixels, for any cube x."""
         return relative_norm(self.misfit(x), self.values)
 
+    def knowing(self, variance: Tensor) -> Self:
+        """The same split once the variance of its noise is known."""
+        return replace(self, variance=variance)
+
     def verdict(self, x: Tensor, *, imprint: bool = True) -> Verdict:
         """Judge a cube (C, H, W), negative values counted as 0, or without `imprint` a batch of them."""
         x = x.clamp(min=0)
         misfit = self.misfit(x)
         pattern = imprint_on(x, self.A, moves=(0.0,)) if imprint else None
-        return Verdict(relative_norm(misfit, self.values), misfit.square(), pattern)
+        error, squared, spread = relative_norm(misfit, self.values), misfit.square(), 0.0
+        if self.variance is not None and x.ndim == 3 and self.A.open is not None:
+            squared, spread = self.without_mask_error(self.misfit_model(x))
+        return Verdict(error, squared, pattern, spread)
+
+    def misfit_model(self, x: Tensor, weight: Tensor | None = None) -> Misfit:
+        """The misfit of a cube (C, H, W) >= 0, known at the pixels that are not held out."""
+        if self.variance is None:
+            raise ValueError("what errors of the mask explain depends on the noise; give its variance first")
+        fitted = ~self.held & (self.A.majorizer() > 0)
+        return Misfit.of(self.A, self.y, x, fitted, self.variance, weight)
+
+    def without_mask_error(self, model: Misfit) -> tuple[Tensor, float]:
+        """Squared misfits at held-out pixels less what errors of the mask explain, and the spread with the least."""
+        squares = {s: self._at_held_out(model.left(s)).square() for s in (0.0, *SPREADS)}
+        best = min(squares, key=lambda s: float(squares[s].sum()))
+        return squares[best], best
 
     def _at_held_out(self, y: Tensor) -> Tensor:
         return y.flatten()[self.indices].cpu().double()

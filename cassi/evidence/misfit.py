@@ -1,0 +1,107 @@
+"""What errors of the mask explain of a misfit, so that a cube is judged by what is left.
+
+An element of the mask that is wrong by e reaches one detector pixel in each band. Of a cube x it leaves
+
+    r = y - Phi x = E e + n,    E e = sum_c S_c (e x_c),    e ~ N(0, s^2 P),    n ~ N(0, V)
+
+and a cube whose texture absorbs E e in the fitted pixels f predicts held-out pixels h, too: by r_h alone the true cube
+comes last where the mask is wrong by 5 %. What the fitted pixels tell of e is therefore predicted, and taken off:
+
+    r_h - K_hf (K_ff + V_f)^-1 r_f,    K = s^2 E P E^T
+
+which is kriging of the misfit (Rasmussen & Williams, "Gaussian Processes for Machine Learning" (2006), eq. 2.23). With
+B = V_f^-1/2 E P E^T V_f^-1/2 and b = V_f^-1/2 r_f, one Lanczos decomposition B Q = Q T, q_1 = b / |b|, serves all s:
+
+    (K_ff + V_f)^-1 r_f = V_f^-1/2 Q (T + s^-2)^-1 |b| e_1 / s^2
+
+(Golub & Van Loan, "Matrix Computations" (2013), section 10.1.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from cassi.optics.protocol import Camera
+
+STEPS = 15  # of Lanczos: on CAVE windows 20 change no score by more than 0.2 %
+SPREADS = 0.01, 0.02, 0.05, 0.1, 0.2, 0.4  # s that are tried beside 0, relative to the mask's greatest transmission
+
+
+@dataclass(frozen=True, eq=False)
+class Misfit:
+    """The misfit of a cube, and what errors of the mask of any spread explain of it.
+
+    Attributes:
+        r: y - Phi x, (H, W') or (S, H, W').
+        Q: V_f^-1/2 times the Lanczos vectors, (k, *r.shape).
+        KQ: E P E^T of these, the same shape.
+        T: (k, k), tridiagonal, float64 on the CPU.
+        length: |b|.
+        x, weight: of E and P, see `of`.
+        open: the camera without a mask, times its greatest transmission.
+    """
+
+    r: Tensor
+    Q: Tensor
+    KQ: Tensor
+    T: Tensor
+    length: Tensor
+    x: Tensor
+    weight: Tensor | None
+    open: Camera
+
+    @classmethod
+    def of(
+        cls, A: Camera, y: Tensor, x: Tensor, fitted: Tensor, variance: Tensor, weight: Tensor | None = None
+    ) -> Self:
+        """Of a cube x (C, H, W) >= 0, known at the pixels `fitted` (bool, like y) with this variance V > 0 (like y).
+
+        Args:
+            weight: P, (H, W); 1 if None: an error that is equally large everywhere.
+        """
+        camera = A.open
+        if camera is None:
+            raise ValueError("this camera has no mask that could be wrong")
+        r = y - A.forward(x)
+        w = torch.where(fitted & (variance > 0), variance, torch.inf).rsqrt()
+        X = x if weight is None else x * weight.sqrt()
+        b = w * r
+        length = b.norm()
+        tiny = torch.finfo(r.dtype).tiny
+        Q, KQ = r.new_zeros((STEPS + 1, *r.shape)), r.new_zeros((STEPS, *r.shape))
+        T = r.new_zeros((STEPS + 1, STEPS + 1))
+        Q[0] = b / length.clamp(min=tiny)
+        flat = Q.flatten(1)
+        for k in range(STEPS):
+            KQ[k] = camera.common_gram(X, w * Q[k])
+            u = (w * KQ[k]).flatten()
+            for _ in range(2):  # in single precision once does not make them orthogonal
+                along = flat[: k + 1] @ u
+                u = u - along @ flat[: k + 1]
+                T[k, k] += along[k]
+            norm = u.norm()
+            T[k, k + 1] = T[k + 1, k] = norm
+            flat[k + 1] = u / norm.clamp(min=tiny)
+        return cls(r, w * Q[:STEPS], KQ, T[:STEPS, :STEPS].cpu().double(), length, x, weight, camera)
+
+    def left(self, s: float) -> Tensor:
+        """r - E e for the mean of e given the fitted pixels, at all pixels, like r."""
+        return self.r if s == 0 else self.r - torch.tensordot(self._solved(s), self.KQ, 1)
+
+    def error(self, s: float) -> Tensor:
+        """The mean of e given the fitted pixels, (H, W), in the unit of the mask's greatest transmission."""
+        if s == 0:
+            return torch.zeros_like(self.x[0])
+        v = torch.tensordot(self._solved(s), self.Q, 1)
+        e: Tensor = self.open.adjoint(v).mul_(self.x).sum(-3)
+        return e if self.weight is None else e * self.weight
+
+    def _solved(self, s: float) -> Tensor:
+        """(T + s^-2)^-1 |b| e_1."""
+        shifted = self.T + torch.eye(len(self.T), dtype=self.T.dtype) / s**2
+        first: Tensor = torch.linalg.inv(shifted)[:, 0].to(self.r)
+        return first * self.length

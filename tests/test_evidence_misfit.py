@@ -1,0 +1,60 @@
+"""What errors of the mask explain of a misfit, against dense matrices and a scene whose truth is known."""
+
+import numpy as np
+import oracle
+import pytest
+import torch
+
+from cassi.evidence.held_out import Split
+from cassi.evidence.misfit import SPREADS, Misfit
+from cassi.optics.single_disperser import CASSI
+from cassi.priors.spectral_basis import smooth_basis
+from cassi.solvers.subspace_tv import subspace_tv
+
+SHIFTS = (0, 2, 3)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_it_is_kriging_of_the_misfit(weighted):
+    rng = np.random.default_rng(0)
+    mask, x, P = rng.random((2, 5)), rng.random((3, 2, 5)), rng.random((2, 5)) if weighted else np.ones((2, 5))
+    A = CASSI(torch.from_numpy(mask), SHIFTS)
+    y, variance = rng.random(A.measurement_shape), 0.01 + 0.1 * rng.random(A.measurement_shape)
+    fitted = rng.random(y.shape) < 0.8
+    model = Misfit.of(
+        A, *(torch.from_numpy(v) for v in (y, x, fitted, variance)), torch.from_numpy(P) if weighted else None
+    )
+
+    # E e = sum_c S_c (e x_c) in units of the mask's maximum: a camera whose mask is e, for the scene x
+    E = np.stack([oracle.forward(x, e.reshape(2, 5), SHIFTS).ravel() for e in np.eye(10)], 1) * mask.max()
+    r, f = (y - oracle.forward(x, mask, SHIFTS)).ravel(), fitted.ravel()
+    for s in SPREADS:
+        prior = s**2 * np.diag(P.ravel())
+        K = E @ prior @ E.T
+        v = np.linalg.solve(K[f][:, f] + np.diag(variance.ravel()[f]), r[f])
+        np.testing.assert_allclose(model.left(s).numpy().ravel(), r - K[:, f] @ v, atol=1e-9)
+        np.testing.assert_allclose(model.error(s).numpy().ravel(), prior @ E[f].T @ v, atol=1e-9)
+    np.testing.assert_allclose(model.left(0.0).numpy().ravel(), r)
+    assert not model.error(0.0).any()
+
+
+def test_the_truth_comes_first_through_a_wrong_mask_and_through_an_exact_one():
+    """A cube that absorbs the error of the mask predicts held-out pixels better than the true one, until it is judged
+    by what is left."""
+    generator, bands = torch.Generator().manual_seed(0), 12
+    i, j = torch.meshgrid(torch.arange(64.0), torch.arange(64.0), indexing="ij")
+    truth = torch.stack([1 + 0.5 * torch.sin((i + c) / 9) * torch.cos((j - c / 2) / 7) for c in range(bands)]) / bands
+    given, shifts = torch.rand(64, 64, generator=generator), tuple(range(0, 2 * bands, 2))
+    for error in (0.0, 0.05, 0.1):
+        true = CASSI((given + error * torch.randn(64, 64, generator=generator)).clamp(min=0), shifts)
+        light = true.forward(truth)
+        variance = light / 2000
+        y = light + variance.sqrt() * torch.randn(light.shape, generator=generator)
+        split = Split.of(CASSI(given, shifts), y, 0, 0.1)
+        cube = subspace_tv(split.A_train, split.y_train, smooth_basis(bands, 4), num_iters=100)[0].x
+        plain = [split.verdict(x, imprint=False) for x in (truth, cube)]
+        aware = [split.knowing(variance).verdict(x, imprint=False) for x in (truth, cube)]
+        assert (plain[0].squared.sum() < plain[1].squared.sum()) == (error == 0)
+        assert aware[0].squared.sum() < 0.8 * aware[1].squared.sum()
+        assert aware[0].spread == pytest.approx(error, abs=0.01) and plain[0].spread == 0
+        assert aware[0].error == plain[0].error, "what is reported is the misfit itself"
