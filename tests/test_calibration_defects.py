@@ -116,7 +116,7 @@ def test_a_reconstruction_leaves_out_defects_as_if_a_map_had_been_given(camera, 
     bad[where] = True
     m = measured(y, camera)
     found = find_camera(m, mask_error=False)
-    assert found.defects == 10 and "10 detector pixels disagree" in found.message
+    assert found.defects == 10 and "10 detector pixels contradict" in found.message
     assert (found.in_place(m).bad_pixels == bad).all()
     found.save(tmp_path / "camera.h5")
     write_arrays(tmp_path / "y.h5", {"measurement": m.y})
