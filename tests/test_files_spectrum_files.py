@@ -6,6 +6,7 @@ from messages import refused
 from scipy.integrate import quad
 
 from cassi.files.spectrum_files import Spectrum, band_means, read_spectrum
+from cassi.files.wavelength_files import parse_wavelengths
 
 TABLES = {
     "comma": "nm,value\n450.5,0.125\n550,0.25\n650,1e-1\n",
@@ -122,3 +123,23 @@ def test_band_means_are_integrals():
 def test_bands_beyond_the_table_are_unknown():
     spectrum = Spectrum(np.array([500.0, 700.0]), np.array([1.0, 1.0]))
     np.testing.assert_array_equal(band_means(spectrum, np.array([480.0, 500.0, 520.0, 710.0])), [np.nan, 1, 1, np.nan])
+
+
+LISTS = {
+    "decimals": "450,5\n550,0\n650,0\n", "a line": "450.5,550,650", "rows": "1;450.5\n2;550\n3;650\n",
+    "pandas": ",wavelength\n0,450.5\n1,550\n2,650\n", "unit": "Wavelength (angstrom)\n4505\n5500\n6500\n",
+    "one a band": "band,centre wavelength [nm]\n1,450.5\n2,550\n3,650\n", "um": "λ [µm]\n0.4505\n0.55\n0.65\n",
+    "wavenumber": f"Wavenumber\n{1e7 / 450.5!r}\n{1e7 / 550!r}\n{1e7 / 650!r}\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_of_wavelengths_have_headings_too(tmp_path, name):
+    (tmp_path / "w.csv").write_text(LISTS[name], encoding="utf-8")
+    np.testing.assert_allclose(parse_wavelengths(str(tmp_path / "w.csv"), 3), TRUE[:, 0], rtol=1e-9)
+
+
+@pytest.mark.parametrize("text", ["450,500\n550,600\n", "Wavelength [parsec]\n450\n500\n", "450 blue\n"])
+def test_lists_that_are_unclear(tmp_path, text):
+    (tmp_path / "w.csv").write_text(text, encoding="utf-8")
+    refused(parse_wavelengths, str(tmp_path / "w.csv"), None)

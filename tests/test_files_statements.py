@@ -317,6 +317,21 @@ def test_bands_that_do_not_fit_are_refused(tmp_path):
     assert read_measurement(npz(tmp_path / "a.npz", **SAVED, num_bands=7)).shifts == tuple(range(7))
 
 
+@pytest.mark.parametrize(
+    "stated",
+    [{"step": [2, 2]}, {"step": "two"}, {"step": 1e9}, {"step": 3, "shifts": [0, 2, 4, 6]}, {"num_bands": 0},
+     {"num_bands": 10**7}, {"num_bands": "four"}, {"bit_depth": 64}, {"bit_depth": -3}, {"bit_depth": "twelve"}],
+)  # fmt: skip
+def test_statements_that_cannot_be_are_refused(tmp_path, stated):
+    refused(read_measurement, hdf5(tmp_path / "a.h5", y=COUNTS, mask=MASK, of=stated))
+    refused(read_measurement, npz(tmp_path / "a.npz", y=COUNTS, mask=MASK, **stated))
+
+
+@pytest.mark.parametrize("bits", [0, 17])
+def test_more_significant_bits_than_there_are(tmp_path, bits):
+    refused(read_measurement, png(tmp_path / "a.png", COUNTS, bits), mask=MASK)
+
+
 def test_light_above_the_stated_bits_is_saturated(tmp_path):
     """As `simulate` writes it: floats, the counts per unit and the bit depth."""
     y = Y.copy()

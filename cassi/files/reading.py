@@ -45,7 +45,7 @@ from cassi.files.opening import open_container
 from cassi.files.options import MAX_BANDS, Levels, ReadOptions
 from cassi.files.scaling import band_axis, digits, mask_to_float32, plan_counts, read_leading, scale_cube, to_float32
 from cassi.files.wavelength_files import differing, parse_wavelengths, read_wavelengths, wavelength_source
-from cassi.optics.geometry import Shifts, check_step
+from cassi.optics.geometry import Shifts
 from cassi.optics.measurement import Measurement, any_bad
 from cassi.optics.outliers import remove_impulses, remove_plateau
 from cassi.optics.wavelengths import PRESETS, check_wavelengths, same_bands, span
@@ -201,7 +201,7 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
         options = replace(options, mask=bands, mask_key=None, step=0, num_bands=None)
         mask_container, mask_entry = _mask_source(container, bands, None, notes)
     if (bits := number_in(BIT_DEPTH, container)) is not None:
-        entry = replace(entry, bits=entry.bits or int(bits))
+        entry = replace(entry, bits=entry.bits or Levels(bit_depth=round(bits)).bit_depth)
     layout = match_layout(container, entry, mask_container, mask_entry, options.num_bands)
     array = read_leading(mask_container, mask_entry, layout.mask_axis)
     rows, columns = (n for i, n in enumerate(entry.shape) if i != layout.stack_axis)
@@ -296,12 +296,17 @@ def _geometry(
             raise InputError(f"{source.path}: '{entry.name}' must be finite [pixel]")
         if num_bands not in (None, stored.size):
             raise InputError(f"{source.path}: 'shifts' holds {stored.size} bands, {num_bands} were given")
+        steps, stated = np.diff(stored), number_in(STEP, source)
+        if stated is not None and steps.size and steps.any() and np.ptp(steps) == 0 and stated != steps[0]:
+            raise InputError(f"{source.path}: 'shifts' are {steps[0]:g} px apart, the step is {stated:g} px; give it")
         return stored, None, num_bands
     step, bands = number_in(STEP, *sources, *entries), number_in(NUM_BANDS, *sources)
     if step is not None:
-        check_step(step)
         notes.append(f"the step of {step:g} px is stated by the file")
-    return None, step, int(bands) if num_bands is None and bands is not None and rank == 2 else num_bands
+    if num_bands is None and bands is not None and rank == 2:
+        num_bands = round(bands)
+    ReadOptions(step=step, num_bands=num_bands)  # checks both
+    return None, step, num_bands
 
 
 def _wavelengths(

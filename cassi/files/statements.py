@@ -141,12 +141,15 @@ def stated_entry(
     if dtype is not None and dtype.kind in "iuf" and _is_packed(said):
         dtype = np.dtype(float)
     depth = numbers("bit_depth", said["bit_depth"])[0] if "bit_depth" in said else bits
+    if depth is not None and not 1 <= depth <= 32:
+        problem = f"has {depth:g} significant bits, expected 1 to 32"
+        depth = None
     return Entry(
         name,
         shape,
         dtype,
         axes=found,
-        bits=None if depth is None else int(depth),
+        bits=None if depth is None else round(depth),
         problem=like.problem if like is not None else None,
         attributes=said,
         packed=None if like is None else like.packed,

@@ -24,13 +24,13 @@ BYTE_ORDER_MARKS = (  # the longer first
     (codecs.BOM_UTF8, "utf-8"),
 )
 NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
-NONE = ("", "nan", "na", "n/a", "#n/a", "null", "none", "-", "--")
+NONE = ("", "nan", "inf", "+inf", "-inf", "na", "n/a", "#n/a", "null", "none", "-", "--")
 NO_VALUE = (-999.0, -9999.0, -32768.0)  # and what is below -1e30: -1.23e34 of the U.S. Geological Survey
 SEPARATORS = ("\t", ";", " ", ",")  # in order of preference: commas last, as they may be decimal
 WAVE = re.compile(  # in the heading of wavelengths
     r"wav|wellenl|longue?ur|longitud|lunghezza|lambda|λ|波長|^wl\b|^(nm|um|µm|μm)$|^\W*(freq|energ)", re.IGNORECASE
 )
-OTHER = re.compile(r"std|dev|err|sigma|uncert|count|^n$|index|^no\.?$|^#$|band|row|\bid\b", re.IGNORECASE)
+OTHER = re.compile(r"\bsd\b|std|dev|err|sigma|uncert|count|^n$|index|^no\.?$|^#$|band|row|\bid\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

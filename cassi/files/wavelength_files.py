@@ -12,7 +12,7 @@ from cassi.files.container import Container, Entry
 from cassi.files.names import WAVELENGTHS, find
 from cassi.files.opening import open_container
 from cassi.files.statements import OF_FILE
-from cassi.files.tables import read_table, rows_of_numbers
+from cassi.files.tables import WAVE, read_table, rows_of_numbers
 from cassi.optics.wavelengths import PRESETS, check_wavelengths, to_nanometers
 
 TABLES = (".csv", ".txt", ".tsv", ".dat", ".asc")  # the suffixes of text
@@ -116,9 +116,11 @@ def _unit_of(container: Container, entry: Entry) -> str | None:
 def _read_text(path: Path, num_bands: int | None) -> np.ndarray:
     """The column of wavelengths of a table, or all numbers of a list, [nm]."""
     what = "numbers only, one wavelength [nm] per band"
-    with suppress(InputError):
-        table = read_table(path, what, columns=2)
-        if any(table.heads) or table.first:
+    for columns in (2, 1):
+        table = None
+        with suppress(InputError):
+            table = read_table(path, what, columns=columns)
+        if table is not None and (any(map(WAVE.search, table.heads)) or table.first):
             return table.wavelengths()[1]
     found = {tuple(value for row in rows for value in row) for rows in rows_of_numbers(path, what)}
     fitting = {numbers for numbers in found if num_bands in (None, len(numbers))} or found

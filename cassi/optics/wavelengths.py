@@ -111,7 +111,7 @@ def to_nanometers(values: np.ndarray, unit: str | None, name: str) -> np.ndarray
         else:
             what = f"{name}: the unit {one_line(text, 40)!r} is none of wavelengths"
             raise InputError(f"{what}, expected nm, um, Angstrom, 1/cm, GHz or eV; give the wavelengths in nm")
-    if not (MIN_WAVELENGTH <= nm.min() and nm.max() <= MAX_WAVELENGTH):
+    if np.isfinite(nm).all() and not (MIN_WAVELENGTH <= nm.min() and nm.max() <= MAX_WAVELENGTH):
         what = f"{values.min():g} to {values.max():g} {text} are {nm.min():g} to {nm.max():g} nm"
         raise InputError(f"{name}: {what}, which no camera sees; give the wavelengths in nm")
     return nm if factor * size * power == 1 else np.asarray(np.round(nm, 9))

@@ -33,6 +33,8 @@ def open_png(path: Path) -> Container:
 
     entry = Entry("image", (height, width), np.dtype(TYPES[mode]))
     bits, whole = _significant_bits(path), 8 * entry.dtype.itemsize if entry.dtype else 0
+    if bits is not None and not 0 < bits <= whole:
+        raise InputError(f"{path}: states {bits} significant bits (sBIT) of {whole}; save it again")
     if bits is not None and bits < whole:
         values = read(entry, (slice(None),) * 2)
         # The standard scales fewer bits up to all, by zeros or by their repetition; many programs do not.

@@ -105,8 +105,8 @@ def _stated(page: Any, dtype: np.dtype) -> dict[str, object]:
         stated["bit_depth"] = int(significant[1])
     elif isinstance(of_camera, dict) and isinstance(of_camera.get("BitDepth"), int):
         stated["bit_depth"] = of_camera["BitDepth"]
-    if (nodata := page.tags.valueof(GDAL_NODATA)) is not None:
-        stated["missing_value"] = str(nodata).strip("\0 ")
+    if (nodata := str(page.tags.valueof(GDAL_NODATA) or "").strip("\0 ")) not in ("", "none"):
+        stated["missing_value"] = nodata
     bands = dict[str, dict[int, str]]()
     for item in ElementTree.fromstring(page.tags.valueof(GDAL_METADATA) or "<GDALMetadata/>").iter("Item"):
         name = str(item.get("role") or item.get("name")).lower()
