@@ -16,9 +16,11 @@ import numpy as np
 import pytest
 from messages import refused
 
+from cassi.cli.main import main
 from cassi.files import OutputError, open_container, read_cube, read_measurement, write_cube, write_measurement
-from cassi.files.atomic import check_place, write_text
+from cassi.files.atomic import check_place, file_sha256, write_text
 from cassi.files.cube_store import gather_cubes
+from cassi.files.spectrum_files import read_spectrum
 from cassi.looking.regions import read_regions
 from cassi.optics.measurement import Measurement
 from cassi.photograph.picture import read_side_picture
@@ -159,7 +161,7 @@ def test_a_file_that_cannot_be_flushed_is_not_said_to_be_there(tmp_path, monkeyp
     assert (tmp_path / "t").read_text() == "old"
 
 
-READERS = (open_container, load_plan, read_side_picture, load_prior, read_regions)
+READERS = (open_container, load_plan, read_side_picture, load_prior, read_regions, read_spectrum, file_sha256)
 
 
 @pytest.mark.parametrize("read", READERS, ids=lambda read: read.__name__)
@@ -199,3 +201,20 @@ def test_what_a_drive_says_is_not_called_damage(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(h5py, "File", fails)
             refused(open_container, path)
+
+
+@pytest.mark.parametrize("option", ["--output", "--report", "--figures"])
+def test_names_that_are_too_long_are_refused_before_anything_is_computed(tmp_path, monkeypatch, capsys, option):
+    write_measurement(tmp_path / "s.h5", snapshot())
+    monkeypatch.chdir(tmp_path)
+    suffix = {"--output": ".h5", "--report": ".html", "--figures": ""}[option]
+    words = ["reconstruct", "s.h5", "--solver", "gap-tv", "--quiet", option, "n" * 256 + suffix]
+    assert main(words) == 2
+    assert "choose a shorter name" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["s.h5"]
+
+
+def test_a_pipe_does_not_stop_a_dry_run(tmp_path, capsys):
+    os.mkfifo(tmp_path / "p.h5")
+    assert main(["reconstruct", str(tmp_path / "p.h5"), "--dry-run"]) == 2
+    assert "is a pipe" in capsys.readouterr().err

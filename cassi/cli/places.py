@@ -61,7 +61,7 @@ def check_folder(folder: Path, cure: str = "choose another") -> Path:
     there = next(parent for parent in (folder, *folder.absolute().parents) if os.path.exists(parent))
     if not there.is_dir():
         raise OutputError(f"{there}: is a file, expected a folder; {cure}")
-    if there == folder.parent:
+    if there == folder.absolute().parent:
         check_place(folder)
     if not os.access(there, os.W_OK):
         raise OutputError(f"{folder}: {there} may not be written to; {cure}")

@@ -33,7 +33,7 @@ UNABLE = {errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTS
 
 def file_sha256(path: PathLike) -> str:
     """The SHA-256 of a file, hexadecimal."""
-    return _file_sha256(os.path.abspath(path), stamp_of(path))
+    return _file_sha256(os.path.abspath(check_readable(path)), stamp_of(path))
 
 
 def stamp_of(path: PathLike) -> tuple[int, ...]:

@@ -48,7 +48,7 @@ def parse_wavelengths(text: str, num_bands: int | None, *, of: str = "bands") ->
         values = np.array(PRESETS[text.lower()].wavelengths)
     elif text.count(":") == 2 and not os.path.exists(text):
         values = _parse_range(text)
-    elif os.path.isfile(text):
+    elif os.path.exists(text):
         values = _read_file(Path(text), num_bands)
     else:
         try:

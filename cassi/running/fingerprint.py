@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
+from cassi.errors import InputError
 from cassi.files.atomic import file_sha256
 from cassi.kernels.dispatch import pick_device
 from cassi.priors.learned import DEFAULT, KINDS, LearnedPrior
@@ -59,7 +60,7 @@ def fingerprints(read: object, solve: object, *others: object) -> Callable[[Fram
     def fingerprint_of(frame: Frame) -> str:
         try:
             content = " ".join(file_sha256(path) for path in frame.paths)
-        except OSError:
+        except (OSError, InputError):
             content = " ".join(frame.paths)
         made_from = json.dumps([common, content, frame.index], sort_keys=True)
         return hashlib.sha256(made_from.encode()).hexdigest()
