@@ -60,6 +60,8 @@ def load(measurement: Array | Measurement | PathLike, mask: Array | PathLike | N
     if settings.read_noise is not None:
         CameraNoise(m.gain, settings.read_noise)  # what a file states of it may lack the gain, an argument may not
     check_arrays(m)
+    if m.sha256 and m.shots is None and settings.bad_pixels is None:  # reading a file has done it
+        return m
     return remove_plateau(remove_impulses(m))
 
 
