@@ -10,7 +10,7 @@ from messages import check_words
 
 import cassi
 from cassi.calibration.camera_as_found import FoundCamera
-from cassi.calibration.defects import find_defects
+from cassi.calibration.defects import dead_areas, find_defects
 from cassi.calibration.found_camera import find_camera
 from cassi.cli.main import main
 from cassi.files import read_measurement, write_arrays
@@ -69,13 +69,32 @@ def test_two_dead_pixels_side_by_side_do_not_hide_each_other(camera, scene):
     assert find_defects(camera, [y])[row, column : column + 2].all()
 
 
-@pytest.mark.parametrize("where", [np.s_[:, 70], np.s_[60:65, 80:85], np.s_[40, :]], ids=["column", "block", "row"])
+@pytest.mark.parametrize(
+    "where", [np.s_[:, 70], np.s_[:, 70:73], np.s_[60:65, 80:85], np.s_[30:70, 60:85], np.s_[90:, 60:70], np.s_[40, :]]
+)
 def test_dead_columns_rows_and_blocks_are_found(camera, scene, where):
     y = snapshot(camera, scene)
     bright = (y > y.mean() / 2).numpy()[where]
     y[where] = 0
     found = find_defects(camera, [y])
     assert found[where][bright].mean() > 0.9 and found.sum() - found[where].sum() <= 1
+
+
+@pytest.mark.parametrize("where", [np.s_[:, 60], np.s_[50:62, 50:62]], ids=["column", "block"])
+@pytest.mark.parametrize(("bands", "electrons"), [(5, 1e9), (8, 2000), (8, 300)])
+def test_dead_areas_are_left_out_through_few_bands_and_little_light(scene, where, bands, electrons):
+    """Where a cube could explain them: its error stays what it is without them."""
+    mask = (torch.rand(SIZE, SIZE, generator=torch.Generator().manual_seed(1)) < 0.5).float()
+    few = CASSI(mask, SHIFTS[:bands])
+    y = snapshot(few, scene[:bands], electrons=electrons)
+    before = y.clone()
+    y[where] = 0
+    found = find_camera(Measurement(y.numpy(), mask.numpy(), few.shifts))
+    lost = np.zeros(y.shape, bool)
+    lost[where] = True
+    assert found.left_out is not None and (found.left_out & lost).sum() == lost.sum()
+    assert (found.left_out & ~lost).sum() <= 2
+    assert not dead_areas(few, before).any()
 
 
 @pytest.mark.parametrize("line", [np.s_[7, 48], np.s_[7, :, 48]], ids=["row", "column"])

@@ -283,7 +283,8 @@ def test_in_a_notebook_and_drawn(result, camera, y):
 
 
 def test_where_the_prior_changed_is_marked(camera, y):
-    found = reconstruct(y, camera.mask, num_bands=C, prior="nonlocal")
+    with warns():  # of a scene of noise
+        found = reconstruct(y, camera.mask, num_bands=C, prior="nonlocal")
     learned = (225, found.plan.stages[-1].name)
     assert report_of(found).markers == [(201, "non-local (1)"), (213, "non-local (0.5)"), learned]
     assert report_of(reconstruct(y, camera.mask, num_bands=C, solver="gap-tv", num_iters=2)).markers == []

@@ -6,11 +6,21 @@ explains them says what it should have counted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import torch
-from scipy.ndimage import binary_propagation, generate_binary_structure, rank_filter, uniform_filter, uniform_filter1d
+from scipy.ndimage import (
+    binary_opening,
+    binary_propagation,
+    find_objects,
+    generate_binary_structure,
+    label,
+    rank_filter,
+    uniform_filter,
+    uniform_filter1d,
+)
 
 from cassi.calibration.camera_trials import COMPONENTS, ITERATIONS
 from cassi.optics.cropping import Shot
@@ -25,6 +35,10 @@ SIDE = 9  # of the square in which residuals are compared [pixel]
 # dark ones.
 LIMIT = 5.0
 DEAD = 0.1  # share of the light that is expected, below which a pixel is dead
+MAX_COLUMNS = 3  # dead ones beside each other
+MIN_SMEARED = 4  # bands from which on no edge of a scene is sharp on the detector
+FULL, LIT, WHITE = 0.95, 0.2, 0.3  # of a dead block that is dark; of the mean light beside it; of the usual response
+SHARP = 0.5  # of the light within a span beside a block, on its first pixel; a dark scene leaves 1 / C there
 PASSES = 8  # at most: each sees what the defects beside it had hidden
 
 
@@ -39,14 +53,14 @@ def find_defects(A: Shot, snapshots: Sequence[torch.Tensor]) -> np.ndarray:
     makes a pixel dark, so that dead columns and blocks are found as well; beside a defect |r| > 5 median |r| is
     enough for that, as a darker scene explains part of a block. Too much light may be of one color, which no smooth
     spectrum explains; so a warm pixel is one whose |r| at most one other within the 9 x 9 reaches by half. r is taken
-    again from a cube without what was found, as defects distort it beside them. A dark scene explains a dead row; for
-    that see `_dead_rows`.
+    again from a cube without what was found, as defects distort it beside them. A dark scene explains dead areas; for
+    those see `dead_areas`.
     """
     votes = np.zeros(A.measurement_shape, int)
     for y in snapshots:
-        found = rows = _dead_rows(A, y)
+        found = dead = dead_areas(A, y)
         for _ in range(PASSES):
-            before, found = found, rows | _disagree(*_fitted(A, y, torch.as_tensor(found, device=y.device)))
+            before, found = found, dead | _disagree(*_fitted(A, y, torch.as_tensor(found, device=y.device)))
             if (found == before).all():
                 break
         votes += found
@@ -85,20 +99,62 @@ def _disagree(y: np.ndarray, expected: np.ndarray) -> np.ndarray:
     return grown
 
 
-def _dead_rows(A: Shot, y: torch.Tensor) -> np.ndarray:
-    """Rows with less than a tenth of the light of both rows beside them, where these are lit, (H, W') bool.
+def dead_areas(A: Shot, y: torch.Tensor) -> np.ndarray:
+    """Rows, columns and blocks without light, (H, W') bool.
 
-    Over half of their width no scene is dark in a single row. Light is that through 9 pixels of the row, relative to
-    what a white scene sends there.
+    Light is y relative to what a white scene sends there. Over half of their width no scene is dark in a single row,
+    and none in a few columns, as each band is displaced by others. A block is a rectangle of at least 3 x 3 pixels
+    whose light is below a tenth of the mean, with lit sides to the left and right (and above and below, unless the
+    detector ends there): for the same reason no edge of a scene is sharp along the rows.
     """
-    seen = A.gram_diag() > 0
-    of_y, white, lights = torch.stack([torch.where(seen, y, 0), A.response(), seen.to(y)]).cpu().numpy()
-    through, most = (uniform_filter1d(image, SIDE, axis=1) for image in (of_y, white))
-    light = np.divide(through, most, out=np.zeros_like(through), where=most > 0)
-    beside = np.minimum(light[:-2], light[2:])
-    lit = (lights[1:-1] > 0) & (beside > DEAD * light.mean())
-    dark = lit & (light[1:-1] < DEAD * beside)
+    white, seen = A.response(), A.gram_diag() > 0
+    of_y, white, lights = torch.stack([torch.where(seen, y, 0), white, seen.to(y)]).cpu().numpy()
+    columns = _dead_rows(of_y.T, white.T, lights.T, MAX_COLUMNS).T
+    found: np.ndarray = _dead_rows(of_y, white, lights, 1) | columns
+    return found if A.cube_shape[0] < MIN_SMEARED else found | _dead_blocks(of_y, white, max(A.shifts) - min(A.shifts))
+
+
+def _dead_rows(y: np.ndarray, white: np.ndarray, lights: np.ndarray, most: int) -> np.ndarray:
+    """Up to `most` rows beside each other with less than a tenth of the light of rows on both sides, where these are
+    lit. Light is that through 9 pixels of the row."""
+    through, through_white = (uniform_filter1d(image, SIDE, axis=1) for image in (y, white))
+    light = np.divide(through, through_white, out=np.zeros_like(through), where=through_white > 0)
+    padded = np.pad(light, ((most, most), (0, 0)))
+    above, below = (
+        np.max([padded[start + k : start + k + len(y)] for k in range(most)], axis=0) for start in (0, most + 1)
+    )
+    beside = np.minimum(above, below)
+    lit = (lights > 0) & (beside > DEAD * light.mean())
+    dark = lit & (light < DEAD * beside)
     dead = (2 * lit.sum(1) > lit.shape[1]) & (dark.sum(1) > (1 - DEAD) * lit.sum(1))
-    found = np.zeros(y.shape, bool)
-    found[1:-1] = dead[:, None]
+    return np.repeat(dead[:, None], y.shape[1], axis=1)
+
+
+def _dead_blocks(y: np.ndarray, white: np.ndarray, span: float) -> np.ndarray:
+    found, span = np.zeros(y.shape, bool), math.ceil(span)
+    seen = white > WHITE * np.median(white)
+    if not seen.any():
+        return found
+    mean = y[seen].sum() / white[seen].sum()
+    dark = seen & (y < DEAD * mean * white)
+    areas, _ = label(binary_opening(dark | ~seen, np.ones((3, 3))))
+
+    def side(i: slice, j: slice) -> float:
+        """The light of pixels beside a block, relative to the mean; not a number beyond the detector."""
+        some = seen[i, j]
+        return float(y[i, j][some].sum() / (mean * white[i, j][some].sum())) if some.any() else np.nan
+
+    for k, place in enumerate(find_objects(areas), start=1):
+        own = np.argwhere(dark[place] & (areas[place] == k))
+        if not len(own):
+            continue
+        corners = (*own.min(0), *own.max(0) + 1)
+        top, left, bottom, right = (n + at.start for n, at in zip(corners, (*place, *place), strict=True))
+        i, j = slice(top, bottom), slice(left, right)
+        near = [side(i, slice(max(0, left - 1), left)), side(i, slice(right, right + 1))]
+        far = [side(i, slice(max(0, left - 1 - span), left)), side(i, slice(right, right + 1 + span))]
+        around = [side(slice(max(0, top - 1), top), j), side(slice(bottom, bottom + 1), j), *near]
+        sharp = all(a > SHARP * b for a, b in zip(near, far, strict=True))  # not where one is beyond the detector
+        if sharp and np.nanmin(around) > LIT and dark[i, j].sum() > FULL * seen[i, j].sum():
+            found[i, j] = True
     return found

@@ -13,7 +13,7 @@ from cassi.calibration.camera_as_found import FoundCamera
 from cassi.calibration.camera_model import CameraModel, band_positions, shift_columns, unseen_pixels
 from cassi.calibration.camera_trials import Trial, clearly_better, error_of, simplified
 from cassi.calibration.captures import MIN_SIDE, Frame, MaskError, learn_mask_error, of_other_scenes
-from cassi.calibration.defects import find_defects
+from cassi.calibration.defects import dead_areas, find_defects
 from cassi.calibration.mask_regression import BLOCK, COARSE, FINE, Look, Snapshots, tiles
 from cassi.calibration.self_calibration import MIN_BLOCKS, Search, find_dispersion, find_model, settled
 from cassi.calibration.single_capture import learn_from_one
@@ -86,14 +86,18 @@ def find_camera(
         device,
         lambda share: report(share * (SHARE if looks_closer else 1)),
     )
-    if dispersion or (known := _explained(found, measurements, black_level, device)) is None:
+    if dispersion:
         return found
-    if (defects := find_defects(*known)).mean() > MAX_SHARE:
+    known = _explained(found, measurements, black_level, device)
+    seen = known or (None if _not_looked_for(measurements[0]) else _elements(found, measurements, black_level, device))
+    dead = None if seen is None else dead_areas(seen[0], seen[1][0])
+    defects = dead if known is None else find_defects(*known)
+    if dead is not None and defects is not None and (defects & ~dead).mean() > MAX_SHARE:
         found = replace(found, disputed=int(np.count_nonzero(defects)))
-    elif defects.any():
+    elif defects is not None and defects.any():
         left_out = any_bad((found.left_out, defects))
         found = replace(found, left_out=left_out, defects=int(np.count_nonzero(defects)))
-        known = _elements(found, measurements, black_level, device)
+        known = known and _elements(found, measurements, black_level, device)
     if known is None or not looks_closer:
         return found
     prior = as_prior(weights)

@@ -110,10 +110,12 @@ class ReportData:
     def problems(self) -> list[str]:
         """Reasons not to trust this result, one sentence each; empty if there is none."""
         problems = [] if self.ok else [self.verdict or "The mask does not fit the measurement."]
-        problems += fit_warnings(self.unexplained or 0.0)
+        stated = self.provenance.get("concerns")
+        problems += map(str, stated) if isinstance(stated, list) else fit_warnings(self.unexplained or 0.0)
         if (error := _number(self.choice, "held_out_error")) is not None and error > POOR_FIT:
             problems.append(f"the cube does not predict held-out pixels: their error is {error:.0%}")
-        return [*problems, *imprint_warnings(_number(self.provenance, "imprint"))]
+        imprint = None if isinstance(stated, list) else _number(self.provenance, "imprint")
+        return [*problems, *imprint_warnings(imprint)]
 
     def numbers(self) -> list[tuple[str, str]]:
         """The available scores: name and value, as text."""

@@ -3,24 +3,42 @@
 import math
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from cassi.choice.doubts import CONCERN, fit_warnings, imprint_warnings
+from cassi.choice.doubts import CONCERN, bend_warnings, fit_warnings, imprint_warnings
 from cassi.errors import Note
 from cassi.optics.measurement import MAX_TRANSMISSION, Measurement
 from cassi.running.result import Finished
 
 MAX_NEGATIVE = 0.05  # of the light; with the right black level real captures, noise and all, have 0.01
+MAX_EXCLUDED = 0.1  # of the detector pixels: half of them saturated cost 9 dB
+SURE = 6.0  # standard errors of a bend
 MAX_RATIO = 1.5  # times as bright, for its mask, as another shot of the scene
 
 
 def measurement_concerns(m: Measurement) -> tuple[str, ...]:
     """All that speaks against a measurement before it is reconstructed, but for a mask that does not fit."""
-    concerns = (_below_zero(m), _shots_differ(m), _noisy(m), _mask_unit(m))
+    concerns = (_excluded(m), _below_zero(m), _shots_differ(m), _noisy(m), _mask_unit(m))
     return tuple(Note(text, CONCERN) for text in concerns if text is not None)
 
 
 def _good(m: Measurement) -> np.ndarray:
     return m.y if m.bad_pixels is None else m.y[..., ~m.bad_pixels]
+
+
+def _excluded(m: Measurement) -> str | None:
+    """Too few pixels are left: what the others saw is guessed from those around them."""
+    share = 0.0 if m.bad_pixels is None else float(m.bad_pixels.mean())
+    if share <= MAX_EXCLUDED:
+        return None
+    saturated = int(m.origin.get("saturated", 0))
+    of_these = f", {saturated / m.bad_pixels.size:.0%} as saturated" if saturated and m.bad_pixels is not None else ""
+    text = (
+        f"{share:.0%} of the detector pixels are excluded{of_these}: what they saw is guessed from their neighbors; "
+        "expose for less light, or check the level of saturation and the map of bad pixels"
+    )
+    return Note(text, cures=("saturation", "bad_pixels"))
 
 
 def _below_zero(m: Measurement) -> str | None:
@@ -63,30 +81,64 @@ def _mask_unit(m: Measurement) -> str | None:
 
 
 def _noisy(m: Measurement) -> str | None:
-    """sqrt(mean(max(y, 0) / gain + (read noise / gain)^2)) > sqrt(mean(y^2)),  over the good pixels: a gain that cannot
-    be."""
+    """A gain that cannot be: its noise exceeds the signal."""
+    noise = _stated_noise(m)
+    if noise is None or not noise > 1:
+        return None
+    signal = float(np.sqrt(np.mean(np.square(_good(m), dtype=np.float64))))
+    return (
+        f"the gain says that noise exceeds signal ({noise * signal:.3g} against {signal:.3g}, {m.unit}): {m.gain:.4g} "
+        f"electrons per unit of the measurement and a read noise of {m.read_noise or 0:g} electrons leave nothing to "
+        "see; check both, or leave them out"
+    )
+
+
+def _stated_noise(m: Measurement, black: float = 0.0) -> float | None:
+    """sqrt(mean(max(y, 0) / gain + (read noise / gain)^2) / mean(y^2)),  over the good pixels, y less a black level;
+    None where the gain is unknown."""
     if m.gain is None or not m.gain > 0:
         return None
-    y = _good(m)
+    y = _good(m) - np.float32(black)
     gain, dark = float(m.gain), float(m.read_noise or 0) / float(m.gain)  # Python's numbers overflow in silence
     noise = math.sqrt(float(np.mean(np.maximum(y, 0))) / gain + dark * dark)
-    signal = np.sqrt(np.mean(np.square(y, dtype=np.float64)))
-    if not noise > signal:
-        return None
-    return (
-        f"the gain says that noise exceeds signal ({noise:.3g} against {signal:.3g}, {m.unit}): {m.gain:.4g} electrons "
-        f"per unit of the measurement and a read noise of {m.read_noise or 0:g} electrons leave nothing to see; check "
-        "both, or leave them out"
-    )
+    signal = float(np.sqrt(np.mean(np.square(y, dtype=np.float64))))
+    return noise / signal if signal > 0 else math.inf
 
 
 def result_concerns(result: Finished) -> tuple[str, ...]:
     """All that speaks against a result, but for a wrong mask, of which the rest follows.
 
-    Another solver or a short run leave an imprint anyway.
+    Another solver or a short run leave more of the snapshot, and an imprint, anyway.
     """
     finished = result.parameters.get("solver") == "auto" and result.status != "stopped"
     fits = result.check is None or result.check.matches
     if not fits:
         return ()
-    return (*fit_warnings(result.residual), *(imprint_warnings(result.imprint) if finished else ()))
+    m = result.measurement
+    noise = None if m is None else _stated_noise(m, result.outcomes[0].black_level)
+    long = finished and result.parameters.get("num_iters") is None
+    poor = fit_warnings(result.residual, noise, finished=long)
+    if result.camera is not None and result.camera.disputed:
+        poor = (*poor, Note(result.camera.detector, CONCERN, cures=("bad_pixels",)))
+    if not finished:
+        return poor
+    return (*(poor or bend_warnings(result.bend if long else None)), *imprint_warnings(result.imprint))
+
+
+def bend_of(y: Tensor, residual: Tensor) -> float | None:
+    """How the residual bends with the light: its correlation with (Phi x)^2, both without their fit by a line.
+
+    Negative where counts rise less than the light, as by a gamma curve. Over the pixels that were not excluded, whose
+    residual is 0; 0 within `SURE` standard errors, None for a few pixels.
+    """
+    known = residual != 0
+    r, light = residual[known].double(), (y - residual)[known].double()
+    if len(r) < SURE**2:
+        return None
+    light = light / light.abs().mean().clamp(min=torch.finfo(torch.float64).tiny)
+    line = torch.stack([torch.ones_like(light), light], 1)
+    both = torch.stack([light.square(), r], 1)
+    a, b = (both - line @ torch.linalg.lstsq(line, both).solution).unbind(1)
+    size = float(a.norm() * b.norm())
+    bend = float(a @ b) / size if size > 0 else 0.0
+    return bend if abs(bend) * math.sqrt(len(r)) > SURE else 0.0

@@ -62,7 +62,7 @@ from cassi.optics.protocol import Camera
 from cassi.photograph.picture import SidePicture
 from cassi.priors.learned import DEFAULT, LearnedPrior
 from cassi.running.arguments import open_files, subtract_dark
-from cassi.running.concerns import measurement_concerns, result_concerns
+from cassi.running.concerns import bend_of, measurement_concerns, result_concerns
 from cassi.running.once import Once
 from cassi.running.progress import CAMERA, SIDE, WHITE, run_label
 from cassi.running.result import Finished, Reconstruction, as_wanted
@@ -285,19 +285,19 @@ def assemble(scene: Scene, outcomes: list[Outcome], settings: Settings, start: f
     spreads = [one.uncertainty for one in outcomes if one.uncertainty is not None]
     residual_image = y - A.forward(cube)
     visibility = A.visibility() if spreads else None
-    imprint = imprint_on(cube if cube.ndim == 3 else cube[0], A)
+    imprint, bend = imprint_on(cube if cube.ndim == 3 else cube[0], A), bend_of(y, residual_image)
     return Reconstruction(
         cube=registered(cube),
         residual_image=residual_image,
         uncertainty=registered(joined(spreads)) if spreads else None,
         visibility=visibility,
-        **vars(finished(scene, outcomes, relative_norm(residual_image, y), settings, start, imprint)),
+        **vars(finished(scene, outcomes, relative_norm(residual_image, y), settings, start, imprint, bend)),
     )
 
 
 def finished(
     scene: Scene, outcomes: Sequence[Outcome], residual: float, settings: Settings, start: float,
-    imprint: float | None = None,
+    imprint: float | None = None, bend: float | None = None,
 ) -> Finished:  # fmt: skip
     """What is known of a result, wherever its cube is kept."""
     order = ("stopped", "finished", "converged")
@@ -312,6 +312,7 @@ def finished(
         unit=scene.unit,
         camera=scene.found,
         imprint=imprint,
+        bend=bend,
         measurement=scene.measurement,
         check=scene.check,
     )

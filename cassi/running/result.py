@@ -43,6 +43,7 @@ class Finished:
         camera: as it was found from the snapshot, or left; None where it was not searched for.
         imprint: how much of the mask's pattern is left in the (first) cube, 0 none (`cassi.optics.imprint`); None where
             the camera has no mask or the frame is small.
+        bend: how the residual bends with brightness (`cassi.running.concerns.bend_of`); None where unknown.
         measurement: what it was made of, with all that was inferred and doubted among its notes; None where a camera
             took the mask's place.
         check: whether snapshot and mask belong together, `verdict` in words (`cassi.optics.mask_match`); None where the
@@ -60,6 +61,7 @@ class Finished:
     unit: str = ""
     camera: FoundCamera | None = None
     imprint: float | None = None
+    bend: float | None = None
     measurement: Measurement | None = None
     check: MaskCheck | None = None
     turned: str = "none"
@@ -146,6 +148,8 @@ class Finished:
             "choice": self.choice,
             "parameters": dict(self.parameters),
             "imprint": self.imprint,
+            "bend": self.bend,
+            "concerns": list(self.concerns),
             "resolution_nm": self.resolution,
             "turned": None if self.turned == "none" else self.turned,
         }

@@ -29,6 +29,7 @@ from cassi.optics.cropping import Block, crop, croppable
 from cassi.optics.detector import brightness
 from cassi.optics.measurement import REFLECTANCE, Measurement
 from cassi.running.arguments import load, open_files, subtract_dark
+from cassi.running.concerns import bend_of
 from cassi.running.pipeline import (
     Listener,
     check,
@@ -179,7 +180,8 @@ def tile_measurement(
         history = solve_tiled(A, y, solve, add, tile=tile, reach=reach, report=partial(listener.progress, TILES))
         residual_image, residual = _misfit(A, scene.y, turned)
         outcome = with_scene_facts(chosen.scaled(bright), scene)
-        known = vars(finished(scene, [outcome], residual, settings, start))
+        bend = bend_of(scene.y.cpu(), torch.from_numpy(residual_image))
+        known = vars(finished(scene, [outcome], residual, settings, start, bend=bend))
         known |= {"history": history, "parameters": {**known["parameters"], **used}, "turned": settings.turn_result}
         seen = cast(Measurement, known["measurement"])
         if light is not None:
