@@ -242,3 +242,24 @@ def test_a_result_is_no_snapshot(raw, capsys, suffix):
     assert "this is a result" in (err := capsys.readouterr().err) and "`cassi view` shows it" in err
     if suffix == "h5":  # it keeps its snapshot, which can be asked for
         assert call(result, *FAST, "--key", "measurement", "--output", raw.with_name("again.h5")) == 0
+
+
+def test_a_gpu_that_torch_cannot_use_is_named_in_one_line(tmp_path, monkeypatch, capsys):
+    """By its driver or its tool; nothing is said where there is none, or it is used, or another device is named."""
+    from cassi.kernels import dispatch
+
+    said = dispatch.unused_gpu
+    monkeypatch.setattr(dispatch.shutil, "which", lambda name: None)
+    monkeypatch.setattr(dispatch.torch.cuda, "is_available", lambda: False)
+    assert said(tmp_path / "none") == "" and "NVIDIA GPU" in said(tmp_path)
+    monkeypatch.setattr(dispatch.shutil, "which", lambda name: f"/usr/bin/{name}")
+    for version, words in ((None, "built without CUDA"), ("12.8", "cannot use it")):
+        monkeypatch.setattr(dispatch.torch.version, "cuda", version)
+        assert words in said(tmp_path / "none")
+    assert main(["simulate", "--size", "32", "--num-bands", "4", "--output", str(tmp_path / "m.h5"), "--quiet"]) == 0
+    for device, count in (("auto", 1), ("cpu", 0)):
+        how = ["--solver", "least-squares", "--figures", "none", "--overwrite", "--device", device]
+        assert main(["reconstruct", str(tmp_path / "m.h5"), *how]) == 0
+        assert capsys.readouterr().err.count("this machine has an NVIDIA GPU") == count
+    monkeypatch.setattr(dispatch.torch.cuda, "is_available", lambda: True)
+    assert said(tmp_path) == ""

@@ -14,6 +14,10 @@ from cassi.errors import InputError, one_line
 from cassi.files.atomic import check_readable
 from cassi.kernels.machine import num_cores
 
+SLOWER = (
+    "on one machine the same command without --cluster is faster: its threads start at once, a worker takes some 10 s; "
+    "a cluster pays from two machines on"
+)
 MAX_DEATHS = 2  # of workers at one snapshot, before it counts as failed
 MAX_LOCAL = 1024  # processes of this machine
 LOOPBACK = "127.0.0.1"
@@ -53,6 +57,7 @@ def executor_at(address: str | None, inform: Callable[[str], None]) -> Iterator[
         stack.enter_context(dask.config.set(settings))
         try:
             if name == "local":
+                inform(SLOWER)
                 with signals_blocked():
                     # what a snapshot fails of is said once, by the run: no traceback
                     processes = distributed.LocalCluster(

@@ -131,7 +131,7 @@ def run_many(args: argparse.Namespace, task: Task, fingerprint: str) -> int:
         )
     warn_of_problems(args, report)
     if len(methods := set(report.methods.values())) > 1 and not args.sequence:
-        warn(args, f"the method differs between snapshots ({'; '.join(sorted(methods))}): --save-plan makes it one")
+        warn(args, f"the method differs between snapshots ({'; '.join(sorted(methods))}): --save-plan uses one plan for all")
     if args.sequence and report.failed:
         warn(args, f"{task.output} is not written without all frames; those that are finished are kept in {place}")
         return 1

@@ -14,7 +14,7 @@ from cassi.cli.shell import say, warn
 from cassi.errors import InputError, OutputError, import_extra
 from cassi.files.atomic import check_place
 from cassi.files.writing import Attributes
-from cassi.kernels.dispatch import pick_device
+from cassi.kernels.dispatch import pick_device, unused_gpu
 from cassi.looking.report_data import ReportData, read_report, report_of
 from cassi.optics.measurement import Measurement
 from cassi.running.arguments import load
@@ -41,6 +41,8 @@ def run(args: argparse.Namespace) -> int:
         )
         raise InputError(f"no measurement given, expected a file, several, a folder or a pattern{cure}")
     pick_device(args.device)
+    if args.device == "auto" and (reason := unused_gpu()):
+        warn(args, reason, kind="note")
     task = with_places(args, files, make_task(args, files))
     fingerprint = "" if task.many and not args.sequence else fingerprint_of(args, task)
     is_finished = fingerprint != "" and (read_record(task.output) or {}).get("fingerprint") == fingerprint

@@ -1,11 +1,13 @@
 """Selects the kernels for a call: compiled ones on the CPU, Triton's on a CUDA device, or none, for eager torch."""
 
+import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 
 import torch
@@ -93,6 +95,14 @@ def pick_device(name: str | torch.device = "auto") -> torch.device:
         raise InputError(f"device {str(name)!r} is not available: this machine has {available}; use auto or cpu")
     pin_float32(device)
     return device
+
+
+def unused_gpu(drivers: Path = Path("/proc/driver/nvidia/gpus")) -> str:
+    """Why a GPU of this machine is not used, in a sentence; empty where there is none, or it is."""
+    if torch.cuda.is_available() or not (shutil.which("nvidia-smi") or drivers.is_dir()):
+        return ""
+    why = "this torch is built without CUDA" if torch.version.cuda is None else "torch cannot use it (its driver?)"
+    return f"this machine has an NVIDIA GPU, but {why}: the CPU computes; see https://pytorch.org/get-started/locally"
 
 
 def pin_float32(device: torch.device) -> None:

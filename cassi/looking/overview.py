@@ -59,7 +59,7 @@ def write_index(folder: PathLike) -> Path:
     methods = Counter(one["method"] for one in results)
     if len(methods) > 1:  # would mislead a comparison of frames
         listed = "; ".join(f"{count} by {method or 'an unknown method'}" for method, count in methods.most_common())
-        summary += f". The method differs from snapshot to snapshot ({listed}): --save-plan makes it one"
+        summary += f". The method differs from snapshot to snapshot ({listed}): --save-plan uses one plan for all"
     lines = [summary, *_common(results)]
     content = {"title": place.resolve().name, "lines": lines, "results": results, "failed": failed}
     index = place / "index.html"

@@ -10,6 +10,7 @@ from typing import Unpack
 import numpy as np
 
 from cassi.kernels.caller import undisturbed
+from cassi.kernels.dispatch import unused_gpu
 from cassi.keywords import Keywords
 from cassi.optics.measurement import Measurement
 from cassi.optics.protocol import Camera
@@ -68,6 +69,8 @@ def reconstruct(
         torch.Size([4, 16, 16])
     """
     wanted = Settings(**settings)
+    if wanted.device == "auto" and (reason := unused_gpu()):
+        warn_caller(reason)
     mask = mask if isinstance(mask, Camera) else as_numpy(mask)
     if isinstance(mask, np.ndarray | str | os.PathLike | None):
         m = load(measurement, mask, wanted)
