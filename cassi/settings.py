@@ -332,8 +332,8 @@ class Settings:
     )  # fmt: skip
     """A `Plan`, as `Reconstruction.plan` of a similar snapshot, or its file: pilot and judge are left out."""
     side: PathLike | SidePicture | None = setting(
-        None, "a photograph of the scene from beside the camera, grey or color (PNG, JPEG, TIFF, .npy); used where it "
-        "fits and held-out pixels do not speak against it",
+        None, "a photograph of the scene from beside the camera, grey or color (PNG, JPEG, TIFF, an array); used where "
+        "it fits and held-out pixels do not speak against it",
         "--side", value="FILE", reads=True, needs=AUTO,
         excludes=(MANY, "budget", "uncertainty", "num_iters", "prior"),
     )  # fmt: skip

@@ -14,7 +14,17 @@ import re
 from pathlib import Path
 
 from cassi.cli.options import DEBUG, QUIET, TABLE, options_of, words
-from cassi.files.names import BAD_PIXELS, MASK, MEAN_BAND, MEASUREMENT, SENSITIVITY, SHIFTS, TRUTH, WAVELENGTHS
+from cassi.files.names import (
+    BAD_PIXELS,
+    MASK,
+    MEAN_BAND,
+    MEASUREMENT,
+    PHOTOGRAPH,
+    SENSITIVITY,
+    SHIFTS,
+    TRUTH,
+    WAVELENGTHS,
+)
 from cassi.optics.wavelengths import PRESETS
 from cassi.settings import Settings
 
@@ -28,6 +38,7 @@ PARTS = (
     ("wavelengths", WAVELENGTHS, "(C,)", "as stated, or nm; values below 10 are micrometers"),
     ("truth", TRUTH, "(C, H, W) or (N, C, H, W)", "as y"),
     ("true mean over bands", MEAN_BAND, "(H, W)", "as y"),
+    ("photograph (`--side`)", PHOTOGRAPH, "(h, w) or (h, w, K), in its own file or that of the snapshot", "any"),
     ("bad pixels", BAD_PIXELS, "(H, W'), nonzero is bad", ""),
     ("sensitivity of pixels", SENSITIVITY, "(H, W'), divides the light", ""),
 )
@@ -121,7 +132,9 @@ def keywords() -> str:
 
 def filled(text: str, made: dict[str, str]) -> str:
     """A page with its tables."""
-    return SECTION.sub(lambda found: f"{found[1]}\n{made[found[2]]}\n{found[3]}", text)
+    return SECTION.sub(
+        lambda found: f"{found[1]}\n{made[found[2]]}\n{found[3]}" if found[2] in made else found[0], text
+    )
 
 
 def main() -> None:

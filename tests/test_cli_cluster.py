@@ -87,7 +87,7 @@ def test_a_worker_that_dies_loses_nothing(night, cubes, tmp_path):
             find_frames(night), tmp_path / "cubes", read=read, solve=SolveWith(SETTINGS), executor=executor
         )
     assert (tmp_path / "died").exists() and (report.computed, dict(report.failed)) == (COUNT, {})
-    assert informed[-1].startswith("1 workers, dashboard http")
+    assert informed[0].startswith("1 workers, dashboard http")
     assert_same(tmp_path / "cubes", cubes)
     again = reconstruct_many(find_frames(night), tmp_path / "cubes", read=read, solve=SolveWith(SETTINGS))
     assert (again.computed, again.found) == (0, COUNT)

@@ -57,7 +57,6 @@ def executor_at(address: str | None, inform: Callable[[str], None]) -> Iterator[
         stack.enter_context(dask.config.set(settings))
         try:
             if name == "local":
-                inform(SLOWER)
                 with signals_blocked():
                     # what a snapshot fails of is said once, by the run: no traceback
                     processes = distributed.LocalCluster(

@@ -12,7 +12,7 @@ from typing import Any, Self
 from cassi.calibration.camera_as_found import FoundCamera
 from cassi.calibration.found_camera import FRAMES
 from cassi.choice.plan import Plan
-from cassi.cli.cluster import executor_at
+from cassi.cli.cluster import SLOWER, executor_at
 from cassi.cli.messages import inform, settings_of
 from cassi.cli.options import options_of
 from cassi.cli.places import figures_folder
@@ -125,13 +125,18 @@ def run_many(args: argparse.Namespace, task: Task, fingerprint: str) -> int:
     how: dict[str, Any] = {"overwrite": args.overwrite, "batch": args.batch, "progress": not args.quiet}
     reports = args.report is not None and not args.sequence
     how["after"] = draw = None if args.sequence else drawing_of_many(args, task.output)
+    if (args.cluster or "").partition(":")[0] == "local":
+        inform(args, SLOWER)
     with executor_at(args.cluster, partial(inform, args)) as executor:
         report = reconstruct_many(
             frames, place, read=read, solve=solve, executor=executor, attributes=provenance(args), **how
         )
     warn_of_problems(args, report)
     if len(methods := set(report.methods.values())) > 1 and not args.sequence:
-        warn(args, f"the method differs between snapshots ({'; '.join(sorted(methods))}): --save-plan uses one plan for all")
+        warn(
+            args,
+            f"the method differs between snapshots ({'; '.join(sorted(methods))}): --save-plan uses one plan for all",
+        )
     if args.sequence and report.failed:
         warn(args, f"{task.output} is not written without all frames; those that are finished are kept in {place}")
         return 1

@@ -11,12 +11,24 @@ from cassi.files.container import Container, Entry
 from cassi.files.statements import in_memory
 
 # In order of preference; compared in lower case and without the path inside the file.
-MEASUREMENT = ("measurement", "measurements", "meas", "meas_real", "y", "snapshot", "snapshots", "frames", "g")
+MEASUREMENT = (
+    "measurement",
+    "measurements",
+    "meas",
+    "meas_real",
+    "y",
+    "snapshot",
+    "snapshots",
+    "frames",
+    "g",
+    "cassiinput",
+)
 MASK = ("mask", "mask_3d_shift", "mask3d_shift", "mask_3d", "mask3d", "masks", "coded_aperture", "phi", "ca")
 TRUTH = ("cube", "truth", "img", "hsi", "omsi", "gt", "ground_truth", "orig", "x", "data_slice", "rad", "ref")
-WAVELENGTHS = ("wavelengths", "wavelength", "wl", "lambda", "lambdas", "lam28", "bands")
+WAVELENGTHS = ("wavelengths", "wavelength", "wl", "lambda", "lambdas", "lam28", "lambda_calib", "bands")
 SHIFTS = ("shifts", "shift", "dispersion_shifts")
 MEAN_BAND = ("mean_band",)
+PHOTOGRAPH = ("photograph", "side", "pan_img", "paninput", "pan", "rgb")
 BAD_PIXELS = ("bad_pixels", "bad_pixel_mask", "badpixels", "hot_pixels")
 SENSITIVITY = ("sensitivity",)
 STEP = ("step",)
@@ -31,6 +43,7 @@ READABLE_NAMES = {
     "wavelengths": WAVELENGTHS,
     "shifts": SHIFTS,
     "mean band": MEAN_BAND,
+    "photograph": PHOTOGRAPH,
     "bad pixels": BAD_PIXELS,
     "sensitivity": SENSITIVITY,
 }

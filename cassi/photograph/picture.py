@@ -9,7 +9,8 @@ import numpy as np
 from cassi.errors import InputError
 from cassi.files.atomic import PathLike, check_readable, replacing
 from cassi.files.container import check_size, damage_as_input_error
-from cassi.files.formats.npy import open_npy
+from cassi.files.names import PHOTOGRAPH, pick
+from cassi.files.opening import open_container
 from cassi.optics.srgb import encode_srgb
 
 # Peak and standard deviation of each channel [nm], typical for color filters on silicon.
@@ -83,7 +84,7 @@ def expected_response(channels: int, wavelengths: np.ndarray | None, num_bands: 
 
 
 def read_side_picture(path: PathLike) -> SidePicture:
-    """Read a side picture from PNG, JPEG, TIFF or NumPy (.npy, (h, w) or (h, w, K)).
+    """Read a side picture from PNG, JPEG or TIFF, or an array (h, w) or (h, w, K) from .npy, .npz, .mat or HDF5.
 
     Integers may be linear, display values, or altered by the tone curve of a camera, which the snapshot decides; floats
     are linear. Integer pixels at the maximum of their type are saturated.
@@ -92,7 +93,7 @@ def read_side_picture(path: PathLike) -> SidePicture:
         InputError: the picture cannot be read.
     """
     path = check_readable(path)
-    values = _array(path) if path.suffix.lower() == ".npy" else _image(path)
+    values = _array(path) if path.suffix.lower() in (".npy", ".npz", ".mat", ".h5", ".hdf5") else _image(path)
     clip = float(np.iinfo(values.dtype).max) if values.dtype.kind in "iu" else None
     try:
         return SidePicture(values, linear=True if clip is None else None, clip=clip, source=path.name)
@@ -101,8 +102,8 @@ def read_side_picture(path: PathLike) -> SidePicture:
 
 
 def _array(path: Path) -> np.ndarray:
-    container = open_npy(path)
-    return container.read(container.entries[0])
+    container = open_container(path)
+    return container.read(pick(container, PHOTOGRAPH, "photograph")[0])
 
 
 def _image(path: Path) -> np.ndarray:
