@@ -14,8 +14,6 @@ from cassi.errors import InputError
 from cassi.files import write_arrays
 from cassi.optics.mosaic import Mosaic
 
-MAX_SPREAD = 0.5  # variance within the filters, of that over all pixels, beyond which the pattern is another
-
 
 class FilterResponse(NamedTuple):
     """A calibrated mosaic sensor, as a file of a camera holds it."""
@@ -75,7 +73,7 @@ def calibrate_filters(
     order = np.argsort(light)
     each = [((frames[order] - level) / s)[:, k & ~bad] for k in filters]  # (L, n) of each filter
     spread = sum(float(one.var(1).sum()) * one.shape[1] for one in each)
-    if spread > MAX_SPREAD * np.concatenate(each, 1).var(1).sum() * np.count_nonzero(~bad):
+    if 2 * spread > np.concatenate(each, 1).var(1).sum() * np.count_nonzero(~bad):
         raise InputError("in narrow-band light pixels of one filter differ as those of all: another pattern?")
     R = np.array([one.mean(1) for one in each]).clip(0)
     if not (R.any(0).all() and R.any(1).all()):
