@@ -2,7 +2,7 @@
 
     python docs/make_front.py SIMULATED_cube.h5 CAPTURED_cube.h5
 
-From results of `cassi reconstruct`, which hold snapshot and cube.
+From results of `cassi reconstruct`, which hold snapshot and cube; a capture of TSA-Net with `--turn-result 180`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from scipy.interpolate import CubicSpline
@@ -56,9 +56,6 @@ def turned_part(rows: slice, columns: slice, shape: tuple[int, int], how: str) -
 def parse_output_bands(given: str | Sequence[float] | np.ndarray) -> np.ndarray:
     """The wavelengths (C,) [nm] of a cube that is asked for: "start:stop:step", or as `parse_wavelengths` reads them.
 
-    Raises:
-        InputError: no wavelengths, or more than 2000.
-
     Example:
         >>> parse_output_bands("500:520:5").tolist()
         [500.0, 505.0, 510.0, 515.0, 520.0]
@@ -81,20 +78,31 @@ def parse_output_bands(given: str | Sequence[float] | np.ndarray) -> np.ndarray:
     return start + step * np.arange(count)
 
 
-def resampling(nm: np.ndarray | None, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of the `wanted` wavelengths those within the bands, (C',), and the weights W (C', C) that make a cube there of
-    one at wavelengths `nm` (C,): x'(lambda') = sum_c W x_c.
+class Resampling(NamedTuple):
+    """How a cube of C bands becomes one of C': x'(lambda') = sum_c W x_c, the weights (C', C); the same in words."""
 
-    Spectra are the smoothest through the bands: natural cubic splines, which minimize int x''^2 d lambda.
+    nm: np.ndarray
+    weights: np.ndarray
+    words: str
+
+
+def resampling(
+    nm: np.ndarray | None, given: str | Sequence[float] | np.ndarray, resolution: float | None = None
+) -> Resampling:
+    """From a cube at wavelengths `nm` (C,) to those of `parse_output_bands` that lie within its bands.
+
+    Spectra are the smoothest through the bands: natural cubic splines, which minimize int x''^2 d lambda. `resolution`:
+    what the cube resolves [nm].
 
     Raises:
         InputError: the bands have no wavelengths, are fewer than two, or none that is wanted lies within them.
 
     Example:
-        >>> inside, W = resampling(np.array([500.0, 520, 540]), np.array([400.0, 520, 530]))
-        >>> inside.tolist(), W[0].round(9).tolist()
+        >>> found = resampling(np.array([500.0, 520, 540]), "400,520,530")
+        >>> found.nm.tolist(), found.weights[0].round(9).tolist()
         ([520.0, 530.0], [0.0, 1.0, 0.0])
     """
+    wanted = parse_output_bands(given)
     if nm is None or len(nm) < 2:
         raise InputError("a cube at other wavelengths needs those of its bands, two at least; give the wavelengths")
     low, high = float(nm.min()), float(nm.max())
@@ -104,19 +112,15 @@ def resampling(nm: np.ndarray | None, wanted: np.ndarray) -> tuple[np.ndarray, n
         raise InputError(f"the bands reach {low:g} to {high:g} nm, the wanted wavelengths {what}; choose some of these")
     order = np.argsort(nm)
     weights = CubicSpline(nm[order], np.eye(len(nm))[:, order].T, bc_type="natural")(inside)
-    return inside, np.asarray(weights)
-
-
-def outside_words(nm: np.ndarray, wanted: np.ndarray, inside: np.ndarray, resolution: float | None) -> str:
-    """What a cube at other wavelengths is, in a sentence."""
     left = len(wanted) - len(inside)
-    lost = f"; {left} others lie outside of the bands, {nm.min():.0f} to {nm.max():.0f} nm" if left else ""
-    gap = float(np.median(np.abs(np.diff(nm))))
+    lost = f"; {left} others lie outside of the bands, {low:.0f} to {high:.0f} nm" if left else ""
+    gap = float(np.median(np.diff(nm[order])))
     width = f"about {resolution:.0f} nm" if resolution else f"no less than the gap between bands, {gap:.0f} nm"
-    return (
+    words = (
         f"the cube is interpolated to {len(inside)} wavelengths, {inside.min():g} to {inside.max():g} nm{lost}; it "
         f"resolves {width}, however close they are"
     )
+    return Resampling(inside, np.asarray(weights), words)
 
 
 def resample(cube: Picture, weights: np.ndarray, *, spread: bool = False) -> Picture:
@@ -164,13 +168,10 @@ def export_cube(
         if entry.dtype is not None and entry.name not in ("cube", "wavelengths") and "entry/" not in entry.name
     }
     attributes = {name: value for name, value in container.attributes.items() if not name.startswith("_")}
-    said = []
+    said = list[str]()
     if output_bands is not None:
-        wanted = parse_output_bands(output_bands)
-        inside, weights = resampling(nm, wanted)
-        stated = attributes.get("resolution_nm")
-        said.append(outside_words(np.asarray(nm), wanted, inside, float(str(stated)) if stated else None))
-        cube, nm = resample(cube, weights), inside
+        nm, weights, words = resampling(nm, output_bands, float(str(attributes.get("resolution_nm", 0))))
+        cube, said = resample(cube, weights), [words]
         for name in {"truth", "uncertainty", "visibility"} & set(datasets):
             datasets[name] = resample(datasets[name], weights, spread=name == "uncertainty")
     if turn_result != "none":

@@ -51,7 +51,7 @@ from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
 from cassi.choice.stages import Watch
 from cassi.errors import InputError, Note
-from cassi.files.views import parse_output_bands, resampling
+from cassi.files.views import resampling
 from cassi.kernels.caller import undisturbed
 from cassi.kernels.dispatch import pick_device
 from cassi.optics.detector import brightness
@@ -133,7 +133,7 @@ def check(m: Measurement, settings: Settings, listener: Listener) -> Measurement
         check_white(m, settings.white)
         read_board(settings.white_reflectance)
     if settings.output_bands is not None:
-        resampling(m.wavelengths, parse_output_bands(settings.output_bands))  # raises what is wrong with them
+        resampling(m.wavelengths, settings.output_bands)  # raises what is wrong with them
     return replace(with_concerns(m, measurement_concerns(m), listener), check=fits)
 
 

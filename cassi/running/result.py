@@ -16,7 +16,7 @@ from cassi.choice.plan import Plan
 from cassi.errors import Note
 from cassi.files import write_cube
 from cassi.files.atomic import PathLike
-from cassi.files.views import outside_words, parse_output_bands, resample, resampling, turn
+from cassi.files.views import resample, resampling, turn
 from cassi.optics.measurement import MaskCheck, Measurement, any_bad
 from cassi.priors.spectral_basis import resolution, smooth_basis
 from cassi.settings import Settings
@@ -261,10 +261,9 @@ def as_wanted(
     truth = None if m is None else m.cube
     cube, spread, seen = result.cube, result.uncertainty, result.visibility
     if settings.output_bands is not None:
-        wanted = parse_output_bands(settings.output_bands)
-        inside, weights = resampling(nm, wanted)
-        inform(outside_words(np.asarray(nm), wanted, inside, result.resolution))
-        cube, nm = resample(cube, weights), inside
+        nm, weights, words = resampling(nm, settings.output_bands, result.resolution)
+        inform(words)
+        cube = resample(cube, weights)
         truth = None if truth is None else resample(truth, weights)
         spread = None if spread is None else resample(spread, weights, spread=True)
         seen = None if seen is None else resample(seen, weights)
