@@ -4,9 +4,9 @@ python docs/real_captures.py real-captures AS_GIVEN.h5 FOUND.h5 AS_GIVEN.h5 FOUN
 python docs/real_captures.py mask-error POSE_ALONE.h5 FOUND.h5 REFINED.h5 POSE_ALONE.h5 ...
 python docs/real_captures.py refined POSE_ALONE.h5 REFINED.h5 POSE_ALONE.h5 ...
 
-Captures of TSA-Net with `--turn-result 180`, so that they are upright. The first are of `reconstruct.py` with and without `--camera as-given`, the others of `cassi.reconstruct(m, camera=...)`
-with the camera of `find_camera(m, mask_error=False)`, of `reconstruct.py`, and of that with the camera of
-`calibrate.py refine`.
+Captures of TSA-Net with `--turn-result 180`, to be upright. The first are of `reconstruct.py` with and without
+`--camera as-given`, the others of `cassi.reconstruct(m, camera=...)` with the camera of `find_camera(m,
+mask_error=False)`, of `reconstruct.py`, and of that with the camera of `calibrate.py refine`.
 """
 
 from __future__ import annotations
