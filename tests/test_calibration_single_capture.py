@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy import ndimage
 from test_calibration_captures import SHIFTS, SIZE, capture, picture
 
 from cassi.calibration.single_capture import learn_from_one
@@ -24,12 +25,13 @@ def test_an_error_of_the_elements_is_corrected():
     torch.testing.assert_close(again.error, found.error, atol=1e-3, rtol=0)
 
 
-@pytest.mark.parametrize("texture", [0.0, 0.3])
+@pytest.mark.parametrize("texture", [0.0, 0.1])
 def test_a_mask_that_is_right_is_left_alone(texture):
     """Also where the scene is as fine as its mask: texture that all bands share is no error where the mask is open."""
     generator = torch.Generator().manual_seed(0)
     mask = random_mask(SIZE, SIZE, kind="binary", generator=generator)
-    fine = 1 + texture * torch.randn(SIZE, SIZE, generator=generator).clamp(-2, 2)
+    fine = torch.from_numpy(ndimage.gaussian_filter(np.random.default_rng(0).standard_normal((SIZE, SIZE)), 1))
+    fine = (1 + texture * fine / fine.std()).float()
     light = CASSI(mask, SHIFTS).forward(picture(1, (SIZE, SIZE)) * fine)
     y = torch.poisson(5000 * light, generator=generator) / 5000
     found = learn_from_one(CASSI(mask, SHIFTS), y)

@@ -25,7 +25,7 @@ from cassi.calibration.captures import MaskError
 from cassi.choice.bases import scene_basis
 from cassi.choice.stages import NonLocal, Problem, Tv, Watch
 from cassi.evidence.held_out import Split
-from cassi.evidence.judge import BETTER, EVEN, z
+from cassi.evidence.judge import BETTER, NOT_WORSE, z
 from cassi.evidence.misfit import Misfit
 from cassi.evidence.noise import estimate_noise, pilot_basis
 from cassi.optics.coded_aperture import MASK_ERROR
@@ -36,7 +36,9 @@ HELD_OUT = 0.1  # of the detector pixels: five times as many as a choice of solv
 ROUNDS = 2  # corrections; a third gains 0.2 dB and less
 KAPPAS = 0.0, 0.1, 0.3, 1.0, None  # 0: texture alone; None: an error of the mask alone
 SMOOTH = Tv(100), NonLocal(1.0, 12, 16.0)  # makes cubes too smooth to absorb the error: noise counts 16 times
-MIN_EXPLAINED = 0.02  # of the squared misfit, below which nothing needs an explanation
+# Of the squared misfit at held-out pixels: below the first nothing needs an explanation, above the second a correction
+# is tried in any case. Exact masks explain 0.02 to 0.23 on ten of twelve CAVE windows, wrong ones (5 %) 0.17 to 0.39.
+MIN_EXPLAINED, CLEAR = 0.02, 0.2
 
 
 def learn_from_one(
@@ -45,7 +47,8 @@ def learn_from_one(
     """The error of the mask's elements, (H, W), from one snapshot y (H, W') through A, whose row weights are 0 or 1.
 
     It is `accepted` if held-out pixels are predicted better with an error of the mask than with texture alone, by more
-    than chance, and no worse through the corrected mask than through the given one, what errors explain taken off.
+    than chance, or much of their misfit is explained by it; and if they are predicted no worse through the corrected
+    mask than through the given one, what errors explain taken off.
     """
     y = torch.where(A.gram_diag() > 0, y, 0)
     y = y / brightness(A, y)
@@ -66,7 +69,7 @@ def learn_from_one(
     split, x = smooth_cube(split)
     before = after = split.verdict(x, imprint=False)
     found = _explain(split, A.mask, x)
-    if found.sure <= BETTER or found.explained < MIN_EXPLAINED:
+    if not (found.explained > CLEAR or (found.sure > BETTER and found.explained > MIN_EXPLAINED)):
         reason = "what the snapshot leaves does not look like an error of the mask"
         return MaskError(torch.zeros_like(found.error), None, False, (found.explained,), sure=found.sure, reason=reason)
     best = found
@@ -77,7 +80,7 @@ def learn_from_one(
         error, spread = best.error, best.spread
         if k + 1 < ROUNDS:
             best = _explain(split, A.mask, x)
-    accepted = z(after.squared, before.squared) > EVEN
+    accepted = z(after.squared, before.squared) >= NOT_WORSE
     reason = "" if accepted else "a corrected mask predicts worse what took no part"
     left = max(MASK_ERROR, after.spread) if accepted else None
     return MaskError(
