@@ -1,14 +1,19 @@
 """Pixels that no light explains, on snapshots that hold some and on those that hold none."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 import cassi
-from cassi.files import read_measurement
+from cassi.files import read_measurement, write_measurement
+from cassi.optics import outliers
 from cassi.optics.measurement import Measurement
 from cassi.optics.outliers import impulses, remove_impulses, remove_plateau
 from cassi.optics.single_disperser import CASSI
+from cassi.running.arguments import load
+from cassi.settings import Settings
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 
@@ -156,3 +161,19 @@ def test_an_even_scene_is_not_cut_off(cube, open_share):
     mask = (torch.rand(SIZE, SIZE, generator=torch.Generator().manual_seed(2)) < open_share).float()
     m = measured(CASSI.from_step(mask, step=2, num_bands=C).forward(cube).numpy(), mask)
     assert remove_plateau(m) is m
+
+
+def test_outliers_of_a_file_are_looked_for_once(tmp_path, monkeypatch):
+    """Again where the numbers are others, or bad pixels are given in place of those found."""
+    rng = np.random.default_rng(0)
+    path = tmp_path / "m.h5"
+    write_measurement(path, Measurement(rng.random((16, 22)), rng.random((16, 16)), (0, 2, 4, 6)))
+    calls = []
+    search = outliers.remove_plateau
+    monkeypatch.setattr(outliers, "remove_plateau", lambda m: (calls.append(m), search(m))[1])
+    m = read_measurement(path)
+    load(m, None, Settings())
+    assert len(calls) == 1
+    load(replace(m, y=m.y - 0.1), None, Settings())
+    load(m, None, Settings(bad_pixels=np.zeros(m.y.shape, bool)))
+    assert len(calls) == 3

@@ -23,7 +23,7 @@ from cassi.files.names import MEASUREMENT, pick
 from cassi.files.scaling import BIT_DEPTHS, read_leading
 from cassi.kernels.caller import undisturbed
 from cassi.optics.measurement import Measurement
-from cassi.optics.outliers import remove_impulses, remove_plateau
+from cassi.optics.outliers import remove_outliers
 from cassi.optics.psf import local_mean
 
 # what the file of a calibration holds
@@ -305,7 +305,7 @@ def read_calibrated(
         sha256=file_sha256(path),
         origin={"mask": "frames of a calibration", "wavelengths": "that calibration", "calibrated": True},
     )
-    return remove_plateau(remove_impulses(m))
+    return remove_outliers(m)
 
 
 def calibrated_frame_count(path: str | os.PathLike[str], *, key: str | None = None) -> int | None:

@@ -47,7 +47,7 @@ from cassi.files.scaling import band_axis, digits, mask_to_float32, plan_counts,
 from cassi.files.wavelength_files import differing, parse_wavelengths, read_wavelengths, wavelength_source
 from cassi.optics.geometry import Shifts
 from cassi.optics.measurement import Measurement, any_bad
-from cassi.optics.outliers import remove_impulses, remove_plateau
+from cassi.optics.outliers import remove_outliers
 from cassi.optics.wavelengths import PRESETS, check_wavelengths, same_bands, span
 
 MAX_RATIO = 2.0  # of the light of a truth to that of its snapshot, from which on it is in another unit
@@ -176,7 +176,7 @@ class OpenedMeasurement:
             sha256=file_sha256(container.path),
             origin=origin,
         )
-        return remove_plateau(remove_impulses(m))
+        return remove_outliers(m)
 
 
 def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:

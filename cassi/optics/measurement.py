@@ -83,6 +83,7 @@ class Measurement:
         origin: plain values, for the record: the files of "mask" and "wavelengths", in words, or of "filters" in place
             of a mask; "refined", what a file of a camera says was corrected of its mask; the number of "saturated" and
             "hot" pixels; the mean "dark" count.
+        searched: the array `y` in which outliers were looked for, if they were (`cassi.optics.outliers`).
     """
 
     y: np.ndarray
@@ -106,6 +107,7 @@ class Measurement:
     shots: int | None = None
     check: MaskCheck | None = None
     origin: Mapping[str, Any] = field(default_factory=dict)
+    searched: np.ndarray | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         """One line: sizes, bands, source."""

@@ -57,6 +57,13 @@ def _exceeding(y: np.ndarray, reach: int, rank: int) -> tuple[np.ndarray, np.nda
     return above, median
 
 
+def remove_outliers(m: Measurement) -> Measurement:
+    """The measurement without impulses and plateaus, which are looked for once in the same array y."""
+    if m.searched is not None and m.searched is m.y:
+        return m
+    return replace(remove_plateau(remove_impulses(m)), searched=m.y)
+
+
 def remove_impulses(m: Measurement) -> Measurement:
     """The measurement with outliers marked as bad pixels, in a stack those of most frames, and a note.
 

@@ -20,7 +20,7 @@ from cassi.files.options import ReadOptions
 from cassi.files.scenes import read_scene
 from cassi.files.wavelength_files import parse_wavelengths, wavelength_source
 from cassi.optics.measurement import Measurement, as_transmission, check_arrays, for_kernels
-from cassi.optics.outliers import remove_impulses, remove_plateau
+from cassi.optics.outliers import remove_outliers
 from cassi.optics.protocol import Camera
 from cassi.optics.wavelengths import check_wavelengths
 from cassi.photograph.picture import SidePicture, read_side_picture
@@ -60,9 +60,7 @@ def load(measurement: Array | Measurement | PathLike, mask: Array | PathLike | N
     if settings.read_noise is not None:
         CameraNoise(m.gain, settings.read_noise)  # what a file states of it may lack the gain, an argument may not
     check_arrays(m)
-    if m.sha256 and m.shots is None and settings.bad_pixels is None:  # reading a file has done it
-        return m
-    return remove_plateau(remove_impulses(m))
+    return remove_outliers(m if settings.bad_pixels is None else replace(m, searched=None))
 
 
 def _read(path: PathLike, mask: Array | PathLike | None, settings: Settings) -> Measurement:
