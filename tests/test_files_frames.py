@@ -40,7 +40,6 @@ def stack(tmp_path):
 
 def test_a_frame_is_read_alone_and_has_the_scale_of_all(stack, monkeypatch):
     path, counts = stack
-    assert files.common_bit_depth([path], ReadOptions()) == 12
     assert files.shared_levels([path], ReadOptions()).full_scale == 4095  # frame 0 alone would be taken for 8 bits
     opened = open_measurement(path, ReadOptions(levels=TWELVE))
     assert opened.frames == range(12)
@@ -77,7 +76,6 @@ def test_the_levels_that_files_share(tmp_path):
     assert files.shared_levels([broken], options) == files.shared_levels([floats], options) == Levels()
     assert files.shared_levels([counts, floats], options) == Levels(full_scale=255, counts_per_unit=1)
     assert files.shared_levels([dark], options) == Levels()
-    assert files.common_bit_depth([floats], options) is None
     black = Levels(black_level=-50)
     assert files.shared_levels([dark], ReadOptions(mask=MASK, levels=black)) == replace(black, full_scale=255)
 

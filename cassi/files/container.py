@@ -21,7 +21,7 @@ import numpy as np
 
 from cassi.errors import InputError, one_line
 from cassi.files.atomic import stamp_of
-from cassi.files.statements import Entry as Entry, Selection as Selection, exchanged, unpack
+from cassi.files.statements import Entry as Entry, Selection as Selection, unpack
 
 MAX_READ_BYTES = 8 * 2**30  # held at once; multiplied by the environment variable CASSI_READ_LIMIT
 SLACK = 2**26  # bytes that a stored piece may hold beyond what it is declared to
@@ -100,8 +100,8 @@ class Container:
         with damage_as_input_error(self.path, self.format):
             if entry.values is not None:
                 return entry.values[picked]
-            values = self.reader(entry, exchanged(picked, entry.swapped))
-            values = values if entry.swapped is None else values.swapaxes(*entry.swapped)
+            order = entry.order or range(len(picked))
+            values = self.reader(entry, tuple(picked[k] for k in order)).transpose(*order)
             return unpack(entry, values, picked) if entry.attributes else values
 
 

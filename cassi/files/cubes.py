@@ -8,7 +8,7 @@ import numpy as np
 from cassi.errors import InputError
 from cassi.files.atomic import PathLike
 from cassi.files.container import Container, Entry
-from cassi.files.names import BIT_DEPTH, MASK, TRUTH, WAVELENGTHS, find, number_in, pick
+from cassi.files.names import MASK, TRUTH, WAVELENGTHS, find, pick
 from cassi.files.opening import open_container
 from cassi.files.scaling import band_axis, mask_to_float32, scale_cube
 from cassi.files.wavelength_files import read_wavelengths
@@ -43,8 +43,7 @@ def read_cube(path: PathLike, *, key: str | None = None) -> tuple[np.ndarray, np
     else:
         raise InputError(f"{path}: '{entry.name}' has shape {values.shape}, expected (C, H, W) or (N, C, H, W)")
     values = values if entry.packed is None else values.astype(entry.packed)
-    bits = entry.bits or number_in(BIT_DEPTH, container)
-    cube = scale_cube(values, f"{path}: '{entry.name}'", None if bits is None else int(bits))[0]
+    cube = scale_cube(values, f"{path}: '{entry.name}'", entry.bits)[0]
     return cube, None if found is None or found is entry else read_wavelengths(container, found, cube.shape[-3])
 
 

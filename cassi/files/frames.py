@@ -103,12 +103,6 @@ def shared_levels(files: Sequence[PathLike], options: ReadOptions) -> Levels:
     return replace(levels, full_scale=full, counts_per_unit=1.0 if steps[0] <= steps[1] else None)
 
 
-def common_bit_depth(files: Sequence[PathLike], options: ReadOptions) -> int | None:
-    """The bits of the full scale that the integers in these files share; None if there are none to be read."""
-    full = shared_levels(files, options).full_scale
-    return None if full is None else math.ceil(math.log2(full + 1))
-
-
 def _level(opened: OpenedMeasurement) -> float:
     """The mean of its first frame; 0 if that cannot be read."""
     with suppress(InputError):

@@ -6,8 +6,8 @@ By the CF conventions of NetCDF (1.11, sections 2.5 and 8.1), the header fields 
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,14 +24,11 @@ WORDS = {
     "reflectance_scale": ("reflectance_scale", "reflectance_scale_factor"),
     "missing_value": ("missing_value", "fillvalue", "fill_value", "data_ignore_value", "nodata", "no_data",
                       "no_data_value", "nodata_value"),
-    "valid_range": ("valid_range",),
-    "valid_min": ("valid_min",),
-    "valid_max": ("valid_max",),
-    "unsigned": ("unsigned",),
+    **{name: (name,) for name in ("valid_range", "valid_min", "valid_max", "unsigned", "interleave")},
     "bit_depth": ("bit_depth", "significant_bits", "bitdepth"),
     "axes": ("axes", "dims", "dimension_labels", "array_dimensions"),
-    "interleave": ("interleave",),
 }  # fmt: skip
+LIMITS = ("valid_range", "valid_min", "valid_max")
 NUMERIC = WORDS.keys() - {"units", "bit_depth", "axes", "interleave"}  # those that change numbers
 STATEMENTS = {word: statement for statement, words in WORDS.items() for word in words}
 OF_FILE = ("bit_depth", "step", "num_bands", "wavelength_units", "wavelengths_units", "wavelength_unit")
@@ -52,8 +49,8 @@ class Entry:
     depth, if known and smaller than that of the type; `problem` is why the entry cannot be read ("text").
     `packed` is the integer type that whole floats are stored in; `declares_missing` is whether the file says what
     stands for no value, which is read as NaN; `unclear` is what it states and nobody understands. `values` are those of
-    an entry in memory; `swapped` are two axes that are stored the other way round. `attributes` are those of
-    `cassi.files.statements.understood`.
+    an entry in memory; `order` is that of the axes as stored, where columns come before rows. `attributes` are those
+    of `understood`.
     """
 
     name: str
@@ -67,7 +64,7 @@ class Entry:
     declares_missing: bool = False
     unclear: str | None = None
     values: np.ndarray | None = None
-    swapped: tuple[int, int] | None = None
+    order: tuple[int, ...] | None = None
 
     @property
     def itemsize(self) -> int:
@@ -85,16 +82,16 @@ def valid_axes(axes: object, rank: int) -> str | None:
     return str(axes) if valid else None
 
 
-def plain_word(name: str) -> str:
-    """A name of an attribute as `WORDS` have it: `Data Ignore Value` is data_ignore_value."""
-    return re.sub(r"[^0-9a-z]+", "_", name.lower()).strip("_")
+def word_of(name: str, start: str = "") -> str:
+    """A name of an attribute as `WORDS` have it, without its start: `Data Ignore Value` is data_ignore_value."""
+    return re.sub(r"[^0-9a-z]+", "_", name.removeprefix(start).lower()).strip("_")
 
 
 def understood(attributes: Mapping[str, object]) -> dict[str, object]:
     """The attributes of an array with its statements by the names of `WORDS`; others stay."""
     found: dict[str, object] = {}
     for name, value in attributes.items():
-        statement = STATEMENTS.get(plain_word(name), name)
+        statement = STATEMENTS.get(word_of(name), name)
         # The HDF5 of an airborne campaign divides by what it calls Scale_Factor.
         if name == "Scale_Factor" and numbers(name, value).min() > 1:
             statement = "reflectance_scale"
@@ -104,58 +101,50 @@ def understood(attributes: Mapping[str, object]) -> dict[str, object]:
     return found
 
 
-def companions(entries: tuple[Entry, ...], values: Mapping[str, object]) -> tuple[tuple[Entry, ...], dict[str, object]]:
+def companions(entries: Iterable[Entry], values: dict[str, object]) -> tuple[tuple[Entry, ...], dict[str, object]]:
     """Statements that a format without attributes has as arrays: NAME_axes is of the array NAME, others of the file."""
-    of_file = dict(values)
-    made = []
+    made, of_arrays = [], set[str]()
     for entry in entries:
-        said = {}
-        for name in values:
-            if name.startswith(f"{entry.name}_") and plain_word(name[len(entry.name) + 1 :]) in STATEMENTS:
-                said[name[len(entry.name) + 1 :]] = of_file.pop(name)
-        made.append(entry if not said else stated_entry(entry.name, entry.shape, entry.dtype, said, like=entry))
-    return tuple(made), of_file
+        start = f"{entry.name}_"
+        said = {n: n.removeprefix(start) for n in values if n.startswith(start) and word_of(n, start) in STATEMENTS}
+        made.append(stated(entry, {word: values[name] for name, word in said.items()}) if said else entry)
+        of_arrays |= said.keys()
+    return tuple(made), {name: value for name, value in values.items() if name not in of_arrays}
 
 
-def stated_entry(
-    name: str, shape: tuple[int, ...], dtype: np.dtype | None, attributes: Mapping[str, object], *,
-    axes: str | None = None, bits: int | None = None, like: Entry | None = None,
-) -> Entry:  # fmt: skip
-    """The entry of an array with these attributes: its type as read, axes, bits, and what is said of missing values.
+def stated(entry: Entry, attributes: Mapping[str, object]) -> Entry:
+    """An array with what its attributes state: its type as read, axes, bits, and whether values are missing.
 
-    An array whose columns come before its rows is read transposed.
+    One whose columns come before its rows is read transposed.
     """
-    said = understood(attributes)
-    found = axes or letters(said.get("axes"), len(shape))
-    if found is None and len(shape) == 3:
-        found = INTERLEAVES.get(str(said.get("interleave")).lower())
-    problem = None
-    if found is None and "axes" in said and len(shape) > 1:
-        problem = f"has the axes {one_line(said['axes'], 60)!r}, which are not understood; use N, C, H and W"
-    swapped = None
-    if found and "H" in found and "W" in found and found.index("W") < found.index("H"):
-        swapped = found.index("W"), found.index("H")
-        shape, found = exchanged(shape, swapped), "".join(exchanged(tuple(found), swapped))
+    said, shape, dtype, unclear = understood(attributes), entry.shape, entry.dtype, None
+    axes = entry.axes or letters(said.get("axes"), len(shape))
+    if axes is None and len(shape) == 3:
+        axes = INTERLEAVES.get(str(said.get("interleave")).lower())
+    if axes is None and "axes" in said and len(shape) > 1:
+        unclear = f"has the axes {one_line(said['axes'], 60)!r}, which are not understood; use N, C, H and W"
+    order = list(range(len(shape)))
+    if axes and -1 < axes.find("W") < axes.find("H"):
+        across, down = axes.index("W"), axes.index("H")
+        order[across], order[down] = down, across
+        axes = "".join(axes[k] for k in order)
     if dtype is not None and dtype.kind == "i" and str(said.get("unsigned")).lower() == "true":
         dtype = np.dtype(f"u{dtype.itemsize}")
     if dtype is not None and dtype.kind in "iuf" and _is_packed(said):
         dtype = np.dtype(float)
-    depth = numbers("bit_depth", said["bit_depth"])[0] if "bit_depth" in said else bits
-    if depth is not None and not 1 <= depth <= 32:
-        problem = f"has {depth:g} significant bits, expected 1 to 32"
-        depth = None
-    return Entry(
-        name,
-        shape,
-        dtype,
-        axes=found,
-        bits=None if depth is None else round(depth),
-        problem=like.problem if like is not None else None,
+    bits = entry.bits if "bit_depth" not in said else round(float(numbers("bit_depth", said["bit_depth"])[0]))
+    if bits is not None and not 1 <= bits <= 32:
+        unclear = f"has {bits} significant bits, expected 1 to 32"
+    return replace(
+        entry,
+        shape=tuple(shape[k] for k in order),
+        dtype=dtype,
+        axes=axes,
+        bits=bits,
         attributes=said,
-        packed=None if like is None else like.packed,
-        declares_missing=bool(said.keys() & {"missing_value", "valid_range", "valid_min", "valid_max"}),
-        swapped=swapped,
-        unclear=problem,
+        declares_missing=bool(said.keys() & {"missing_value", *LIMITS}),
+        order=None if order == sorted(order) else tuple(order),
+        unclear=unclear,
     )
 
 
@@ -163,15 +152,6 @@ def in_memory(name: str, values: object, units: object = None) -> Entry:
     """The entry of numbers that a format has among its statements."""
     array = np.asarray(values, dtype=float).reshape(-1)
     return Entry(name, array.shape, array.dtype, attributes={} if units is None else {"units": units}, values=array)
-
-
-def exchanged(items: tuple[Any, ...], pair: tuple[int, int] | None) -> tuple[Any, ...]:
-    """With two items in each other's place."""
-    if pair is None:
-        return items
-    order = list(range(len(items)))
-    order[pair[0]], order[pair[1]] = pair[1], pair[0]
-    return tuple(items[k] for k in order)
 
 
 def letters(stated: object, rank: int) -> str | None:
@@ -203,16 +183,9 @@ def numbers(name: str, value: object) -> np.ndarray:
 
 
 def _is_packed(said: Mapping[str, object]) -> bool:
-    usual = {"scale_factor": 1, "add_offset": 0, "reflectance_scale": 1}
-    return any(name in said and not is_number(said[name], value) for name, value in usual.items())
-
-
-def is_number(stated: object, value: float) -> bool:
-    """Whether a statement says nothing but this number."""
-    try:
-        return bool((np.asarray(stated, dtype=float) == value).all())
-    except (TypeError, ValueError):
-        return False
+    """Whether numbers are scaled: by one, and moved by nothing, they are counts as they are."""
+    plain = {"scale_factor": "1", "add_offset": "0", "reflectance_scale": "1"}
+    return any(name in said and {f"{n:g}" for n in numbers(name, said[name])} != {one} for name, one in plain.items())
 
 
 def unpack(entry: Entry, values: np.ndarray, picked: Selection) -> np.ndarray:
@@ -222,25 +195,17 @@ def unpack(entry: Entry, values: np.ndarray, picked: Selection) -> np.ndarray:
         return values
     if values.dtype.kind == "i" and str(said.get("unsigned")).lower() == "true":
         values = values.view(f"{values.dtype.byteorder}u{values.dtype.itemsize}")
-    limits = {name: numbers(name, said[name]) for name in ("valid_range", "valid_min", "valid_max") if name in said}
+    limits = {name: numbers(name, said[name]) for name in LIMITS if name in said}
     missing = np.zeros(values.shape, dtype=bool)
     for number in numbers("missing_value", said["missing_value"]) if "missing_value" in said else ():
         missing |= values == (number.astype(values.dtype) if values.dtype.kind == "f" else number.item())
-    both = limits.get("valid_range", np.array([-np.inf, np.inf]))
-    low, high = limits.get("valid_min", both)[0], limits.get("valid_max", both)[-1]
     if limits:
-        missing |= (values < low) | (values > high)
-    packed = _is_packed(said)
-    if not packed and not missing.any():
-        return values
-    made = values.astype(np.float64)
-    if packed:
-        scale, offset, divisor = (
-            _for_bands(entry, name, usual, picked)
-            for name, usual in (("scale_factor", 1.0), ("add_offset", 0.0), ("reflectance_scale", 1.0))
-        )
-        made = (made * scale + offset) / divisor
-    return np.where(missing, np.nan, made)
+        both = limits.get("valid_range", np.array([-np.inf, np.inf]))
+        missing |= (values < limits.get("valid_min", both)[0]) | (values > limits.get("valid_max", both)[-1])
+    if _is_packed(said):
+        scale, offset = _for_bands(entry, "scale_factor", 1.0, picked), _for_bands(entry, "add_offset", 0.0, picked)
+        values = (values.astype(np.float64) * scale + offset) / _for_bands(entry, "reflectance_scale", 1.0, picked)
+    return np.where(missing, np.nan, values.astype(np.float64)) if missing.any() else values
 
 
 def _for_bands(entry: Entry, name: str, usual: float, picked: Selection) -> Any:

@@ -57,9 +57,8 @@ class Table:
         """
         named = [k for k, head in enumerate(self.heads) if WAVE.search(head)]
         column = named[0] if named else self.first
-        values = self.numbers[:, column]
-        name, unit = f"{self.path}: wavelengths", self._unit(column)
-        if unit is not None:
+        values, name = self.numbers[:, column], f"{self.path}: wavelengths"
+        if (unit := self._unit(column)) is not None:
             nm = to_nanometers(values, unit, name)
             if nm is None:
                 raise InputError(f"{name} are numbers of bands; expected nm")
@@ -73,27 +72,23 @@ class Table:
         return column, values
 
     def _unit(self, column: int) -> str | None:
+        """The unit in brackets, after a slash or an underscore, or alone in a heading; or in a line above of x."""
         head = self.heads[column]
-        lines = [head, *(line for line in self.before if re.search(r"wavelength|x.?unit", line, re.IGNORECASE))]
-        for line in lines:
-            for pattern in (r"[\[(]([^\])]+)[\])]", r"/\s*(\S+)\s*$", r"_([^\W_]+)$"):
-                if found := re.search(pattern, line):
-                    return found[1]
-        if re.fullmatch(r"nm|um|µm|μm", head, re.IGNORECASE):
-            return head
-        return "cm-1" if re.search("wavenumber", head, re.IGNORECASE) else None
+        for line in (head, *(line for line in self.before if re.search(r"(?i)wavelength|x.?unit", line))):
+            if found := re.search(r"[\[(]([^\])]+)[\])]|/\s*(\S+)\s*$|_([^\W_]+)$", line):
+                return str(next(filter(None, found.groups())))
+        alone = re.fullmatch(r"(?i)nm|um|µm|μm", head) or re.search(r"(?i)(?=wavenumber)", head)
+        return None if alone is None else str(alone[0]) or "cm-1"
 
     def values(self, wavelengths: int) -> np.ndarray:
         """The column of values beside that of the wavelengths, divided by 100 where its heading says percent."""
-        rest = [k for k in range(self.numbers.shape[1]) if k != wavelengths and not WAVE.search(self.heads[k])]
-        rest = [k for k in rest if k >= self.first]
+        rest = [k for k in range(self.first, len(self.heads)) if k != wavelengths and not WAVE.search(self.heads[k])]
         plain = [k for k in rest if not OTHER.search(self.heads[k])] or rest
         if not plain:
             what = "the first column counts the rows" if self.first else "one column of numbers"
             raise InputError(f"{self.path}: {what}; expected one of wavelengths and one of values")
-        head = self.heads[plain[0]]
-        about = [head, *(line for line in self.before if re.search(r"y.?unit", line, re.IGNORECASE))]
-        percent = any(re.search(r"%|percent", text, re.IGNORECASE) for text in about)
+        about = (self.heads[plain[0]], *(line for line in self.before if re.search(r"(?i)y.?unit", line)))
+        percent = any(re.search(r"(?i)%|percent", text) for text in about)
         return np.asarray(self.numbers[:, plain[0]] / (100 if percent else 1))
 
 
@@ -106,10 +101,8 @@ def read_table(path: PathLike, expected: str, *, columns: int = 1) -> Table:
     Raises:
         InputError: no such file, no numbers, a line among them that is none, or commas that may be both.
     """
-    path = check_readable(path)
-    if path.stat().st_size > MAX_BYTES:
-        raise InputError(f"{path}: {path.stat().st_size} bytes, expected {expected}")
-    tables = [table for by in SEPARATORS if (table := _separated(path, by, columns)) is not None]
+    path, lines = Path(path), _lines(path, expected)
+    tables = [table for by in SEPARATORS if (table := _separated(path, lines, by, columns)) is not None]
     if not tables:
         raise InputError(f"{path}: expected {expected}, found none")
     return max(tables, key=lambda table: len(table.numbers))  # the first of several
@@ -122,20 +115,24 @@ def rows_of_numbers(path: PathLike, expected: str) -> Iterator[list[list[float]]
     Raises:
         InputError: no such file, no numbers, or words among them.
     """
-    path = check_readable(path)
-    if path.stat().st_size > MAX_BYTES:
-        raise InputError(f"{path}: {path.stat().st_size} bytes, expected {expected}")
-    lines = [line for line in decode(path.read_bytes()).splitlines() if line.strip()]
-    found = False
+    lines, found = _lines(path, expected), False
     for pattern in (r"[\s;]+", r"[\s;,]+"):
-        rows = [[_number(cell) for cell in re.split(pattern, line.strip().strip(",;")) if cell] for line in lines]
+        rows = [[_number(cell) for cell in re.split(pattern, line.strip(",; \t")) if cell] for line in lines]
         first = next((k for k, row in enumerate(rows) if None not in row), len(rows))
         numbers = [[value for value in row if value is not None] for row in rows[first:]]
-        if numbers and [len(row) for row in numbers] == [len(row) for row in rows[first:]]:
+        if numbers and all(None not in row for row in rows[first:]):
             found = True
             yield numbers
     if not found:
         raise InputError(f"{path}: expected {expected}, got {one_line(' '.join(lines), 80)!r}")
+
+
+def _lines(path: PathLike, expected: str) -> list[str]:
+    """The lines of a text that are not blank."""
+    path = check_readable(path)
+    if path.stat().st_size > MAX_BYTES:
+        raise InputError(f"{path}: {path.stat().st_size} bytes, expected {expected}")
+    return [line for line in decode(path.read_bytes()).splitlines() if line.strip()]
 
 
 def decode(data: bytes) -> str:
@@ -152,12 +149,9 @@ def decode(data: bytes) -> str:
         return data.decode("latin-1")
 
 
-def _separated(path: Path, by: str, columns: int) -> Table | None:
-    """The table of a file whose columns this separates; None where there are too few."""
-    lines = [line.strip() if by != "\t" else line.strip(" \r\n") for line in decode(path.read_bytes()).splitlines()]
-    lines = [line for line in lines if line]
-    if by == " ":
-        lines = [" ".join(line.split()) for line in lines]
+def _separated(path: Path, lines: Sequence[str], by: str, columns: int) -> Table | None:
+    """The table of lines whose columns this separates; None where there are too few."""
+    lines = [line.strip(" \r\n") if by == "\t" else " ".join(line.split()) for line in lines]
     try:
         cells = [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=by, skipinitialspace=True)]
     except csv.Error:  # a cell of over 128 KiB
@@ -167,11 +161,12 @@ def _separated(path: Path, by: str, columns: int) -> Table | None:
     if len(good) < 2:
         return None
     first, last = good[0], good[-1]
-    width = min(len(rows[k]) for k in good)
-    if (broken := next((k for k in range(first, last) if k not in set(good)), None)) is not None:
+    if last - first >= len(good):
         if len(good) < (last - first) / 2:
             return None
-        raise InputError(f"{path}: expected numbers in each line of the table, got {one_line(lines[broken], 80)!r}")
+        broken = lines[next(k for k in range(first, last) if k not in good)]
+        raise InputError(f"{path}: expected numbers in each line of the table, got {one_line(broken, 80)!r}")
+    width = min(len(rows[k]) for k in good)
     heads = [cell.lstrip("#%! ") for cell in cells[first - 1]] if first else []
     heads = heads if not heads or heads[0] else heads[len(heads) > width :]  # a comment, whose mark stands alone
     heads = ["", *heads] if len(heads) == width - 1 > 1 else heads  # as R's write.table leaves out that of the rows
@@ -180,7 +175,7 @@ def _separated(path: Path, by: str, columns: int) -> Table | None:
     heads = heads[:width] if len(heads) >= width else [""] * width
     table = np.array([[math.nan if v is None else v for v in rows[k][:width]] for k in good], dtype=np.float64)
     table[(table < -1e30) | np.isin(table, NO_VALUE)] = math.nan
-    return Table(path, tuple(heads), table, tuple(lines[: max(0, first - (1 if any(heads) else 0))]))
+    return Table(path, tuple(heads), table, tuple(lines[: max(0, first - any(heads))]))
 
 
 def _is_row(row: Sequence[float | None], columns: int) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from cassi.errors import InputError, import_extra
 from cassi.files.container import Container, CubeContent, Entry, Selection, damage_as_input_error
-from cassi.files.statements import in_memory, stated_entry
+from cassi.files.statements import in_memory, stated
 
 SIGNATURE = b"ENVI"
 DATA = ".img"
@@ -41,8 +41,10 @@ def open_envi(path: Path) -> Container:
         if any(str(image.metadata.get(f"{kind} frame offsets", "0")).strip("{} ,0[]'") for kind in ("major", "minor")):
             raise InputError(f"{path}: ENVI data with gaps (frame offsets) are not read; save them without")
         shape = image.shape[:2] if image.shape[2] == 1 else image.shape
-        stated = {name: value for name, value in image.metadata.items() if name not in ("interleave", "description")}
-        entries = [stated_entry("image", tuple(shape), np.dtype(image.dtype), stated, axes="HWC"[: len(shape)])]
+        attributes = {
+            name: value for name, value in image.metadata.items() if name not in ("interleave", "description")
+        }
+        entries = [stated(Entry("image", tuple(shape), np.dtype(image.dtype), "HWC"[: len(shape)]), attributes)]
         if (centers := image.metadata.get("wavelength")) is not None:
             entries.append(in_memory("wavelengths", centers, image.metadata.get("wavelength units")))
 

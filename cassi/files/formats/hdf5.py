@@ -11,7 +11,7 @@ from cassi.errors import InputError, one_line
 from cassi.files.atomic import UNABLE, hdf5_target
 from cassi.files.container import LETTERS, SLACK, Container, CubeContent, Entry, Selection, damage_as_input_error
 from cassi.files.formats.hdf5_filters import check_chunks, missing_filter
-from cassi.files.statements import OF_FILE, WORDS, companions, letters, plain_word, stated_entry
+from cassi.files.statements import OF_FILE, WORDS, companions, letters, stated, word_of
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 MAX_TEXT = 100  # letters or words of a statement
@@ -30,8 +30,8 @@ def open_hdf5(path: Path) -> Container:
         if not isinstance(name, str) or name.startswith(MATLAB_PRIVATE):
             return
         if not isinstance(node, h5py.Dataset):
-            stated = {key: value for key, value in _attributes(node).items() if plain_word(key) in OF_FILE}
-            attributes.update(stated | attributes)
+            of_file = {key: value for key, value in _attributes(node).items() if word_of(key) in OF_FILE}
+            attributes.update(of_file | attributes)
         elif not (name in COUNTERS and node.is_scale):
             entries.append(_entry(name, node))
             if entries[-1].problem == "text" and node.size <= MAX_TEXT:
@@ -41,7 +41,7 @@ def open_hdf5(path: Path) -> Container:
         attributes |= _attributes(file)
         file.visititems(visit)
     matlab = matlab or any("MATLAB_class" in entry.attributes for entry in entries)
-    arrays, attributes = companions(tuple(entries), attributes)
+    arrays, attributes = companions(entries, attributes)
 
     def read(entry: Entry, picked: Selection) -> np.ndarray:
         reverse = "MATLAB_class" in entry.attributes
@@ -84,7 +84,7 @@ def _attributes(node: h5py.HLObject) -> dict[str, object]:
     held = 0
     for name in node.attrs:
         stored = node.attrs.get_id(name)
-        if stored.dtype.kind == "O" and stored.shape and plain_word(name) not in WORDS["axes"]:
+        if stored.dtype.kind == "O" and stored.shape and word_of(name) not in WORDS["axes"]:
             continue  # texts or references, which may all be one, stored once
         if stored.get_storage_size() <= SLACK:
             value = node.attrs[name]
@@ -117,9 +117,9 @@ def _entry(name: str, dataset: h5py.Dataset) -> Entry:
         shape = (0,) if attributes.get("MATLAB_empty") else shape[::-1]
         if attributes["MATLAB_class"] == "logical":
             dtype = np.dtype(bool)
-    if shape and "axes" not in map(plain_word, attributes) and (axes := letters(_names_of_axes(dataset), len(shape))):
-        return stated_entry(name, shape, dtype, attributes, axes=axes)
-    return stated_entry(name, shape, dtype, attributes)
+    if shape and "axes" not in map(word_of, attributes) and (axes := letters(_names_of_axes(dataset), len(shape))):
+        return stated(Entry(name, shape, dtype, axes), attributes)
+    return stated(Entry(name, shape, dtype), attributes)
 
 
 def _text(dataset: h5py.Dataset) -> object:

@@ -82,7 +82,7 @@ def open_npz(path: Path) -> Container:
         check_size(path, f"'{entry.name}' {entry.shape}, which is packed,", math.prod(entry.shape) * entry.itemsize)
         return np.array(read_once(_unpack, path, name)[picked])
 
-    arrays, attributes = companions(tuple(entries), values)
+    arrays, attributes = companions(entries, values)
     return Container(path, ".npz", arrays, read, attributes)
 
 

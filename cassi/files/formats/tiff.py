@@ -24,7 +24,7 @@ from cassi.files.container import (
     check_size,
     damage_as_input_error,
 )
-from cassi.files.statements import OF_FILE, in_memory, stated_entry, valid_axes
+from cassi.files.statements import OF_FILE, in_memory, stated, valid_axes
 
 KNOWN_COMPRESSION = {1, 5, 8, 32773, 32946}  # none, LZW, deflate (two codes), PackBits; others need rare codecs
 DEFLATED = {8, 32946}
@@ -60,11 +60,13 @@ def open_tiff(path: Path) -> Container:
                 )
             shape, axes = (sum(map(_pages_of, tiff.series)), *shape[-2:]), "NHW"
         dtype, metadata = np.dtype(series.dtype), tiff.shaped_metadata[0] if tiff.shaped_metadata else {}
-        stated = _stated(page, dtype) | {name: v for name, v in metadata.items() if name not in ("axes", "shape")}
+        attributes = _attributes(page, dtype) | {
+            name: v for name, v in metadata.items() if name not in ("axes", "shape")
+        }
     letters = valid_axes(axes, len(shape)) if len(shape) > 2 else None
-    entries = [stated_entry("pages", shape, dtype, stated, axes=letters)]
-    if (nm := stated.get("wavelengths")) is not None:
-        entries.append(in_memory("wavelengths", nm, stated.get("wavelength_units")))
+    entries = [stated(Entry("pages", shape, dtype, letters), attributes)]
+    if (nm := attributes.get("wavelengths")) is not None:
+        entries.append(in_memory("wavelengths", nm, attributes.get("wavelength_units")))
 
     def read(entry: Entry, picked: Selection) -> np.ndarray:
         with _open(path) as tiff:
@@ -87,26 +89,26 @@ def open_tiff(path: Path) -> Container:
                 values[...] = page.asarray()
         return out.reshape(*numbers.shape, *entry.shape[rank:])[(slice(None),) * rank + picked[rank:]]
 
-    return Container(path, "TIFF", tuple(entries), read, {k: v for k, v in stated.items() if k in OF_FILE})
+    return Container(path, "TIFF", tuple(entries), read, {k: v for k, v in attributes.items() if k in OF_FILE})
 
 
-def _stated(page: Any, dtype: np.dtype) -> dict[str, object]:
+def _attributes(page: Any, dtype: np.dtype) -> dict[str, object]:
     """What the tags of a page state, those of GDAL, OME and Micro-Manager among them, by the names of statements."""
-    stated: dict[str, object] = {}
+    found: dict[str, object] = {}
     bits, most = int(page.bitspersample), page.tags.valueof(MAX_SAMPLE)
     if bits < dtype.itemsize * 8:
-        stated["bit_depth"] = bits
+        found["bit_depth"] = bits
     most = int(np.max(most)) if dtype.kind in "iu" and most is not None else 0
     if most > 0 and most & (most + 1) == 0:  # of a camera; programs that state the brightest pixel mean another thing
-        stated["bit_depth"] = most.bit_length()
+        found["bit_depth"] = most.bit_length()
     significant = re.search(r'\bSignificantBits="(\d+)"', str(page.description or "")[:MAX_DESCRIPTION])
     of_camera = page.tags.valueof(MICROMANAGER)
     if significant is not None:
-        stated["bit_depth"] = int(significant[1])
+        found["bit_depth"] = int(significant[1])
     elif isinstance(of_camera, dict) and isinstance(of_camera.get("BitDepth"), int):
-        stated["bit_depth"] = of_camera["BitDepth"]
+        found["bit_depth"] = of_camera["BitDepth"]
     if (nodata := str(page.tags.valueof(GDAL_NODATA) or "").strip("\0 ")) not in ("", "none"):
-        stated["missing_value"] = nodata
+        found["missing_value"] = nodata
     bands = dict[str, dict[int, str]]()
     for item in ElementTree.fromstring(page.tags.valueof(GDAL_METADATA) or "<GDALMetadata/>").iter("Item"):
         name = str(item.get("role") or item.get("name")).lower()
@@ -114,13 +116,13 @@ def _stated(page: Any, dtype: np.dtype) -> dict[str, object]:
     for name, each in bands.items():
         values = [each[k] for k in sorted(each)]
         if name in ("scale_factor", "add_offset"):
-            stated[name] = [float(v) for v in values]
+            found[name] = [float(v) for v in values]
         elif name in ("wavelengths", "central_wavelength_um", "central_wavelength_nm"):
-            stated["wavelengths"] = [float(v) for v in values]
-            stated |= {} if name == "wavelengths" else {"wavelength_units": name[-2:]}
+            found["wavelengths"] = [float(v) for v in values]
+            found |= {} if name == "wavelengths" else {"wavelength_units": name[-2:]}
         elif name == "wavelength_units":
-            stated[name] = values[0]
-    return stated
+            found[name] = values[0]
+    return found
 
 
 def _pages_of(series: Any) -> int:
