@@ -67,7 +67,7 @@ def test_regions_and_the_truth(result, tmp_path, capsys):
         (["leaf.csv", "--at", "90,90"], "contains no pixel of the scene, 12 x 15 px"),
         (["none.csv", "--at", "3,3"], "none.csv: no such file"),
         (["leaf.csv", "--at", "3,3", "--csv", "leaf.csv"], "leaf.csv: would replace an input"),
-        (["small.h5", "--at", "3,3"], "small.h5 must have the bands and pixels of"),
+        (["small.h5", "--at", "3,3"], "small.h5 must have the pixels of"),
         (["leaf.csv", "--regions", "none.json"], "none.json: no such file"),
     ],
 )

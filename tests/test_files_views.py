@@ -160,3 +160,15 @@ def test_a_folder_is_exported_and_tabulated(result, tmp_path, capsys):
     check_refusal(capsys, main(["spectra", str(result)]))
     other = write_cube(tmp_path / "c_cube.h5", np.ones((3, 8, 12)), wavelengths=[500, 510, 520])
     check_refusal(capsys, main(["spectra", str(result), str(other), "--at", "3,3"]))
+
+
+def test_only_what_is_turned_alike_is_compared(result, tmp_path, capsys):
+    """Two cubes, and places in them; a truth in the same file is turned with it."""
+    export_cube(result, tmp_path / "a.h5", turn_result="180")
+    export_cube(tmp_path / "a.h5", tmp_path / "b.mat")
+    turned = str(tmp_path / "a.h5")
+    check_refusal(capsys, main(["compare", turned, str(result)]))
+    check_refusal(capsys, main(["compare", turned, str(result), "--at", "3,3"]))
+    for other in ([], [turned], ["--at", "3,3"]):
+        assert main(["compare", turned, *other]) == 0
+    assert "PSNR" in capsys.readouterr().out

@@ -42,6 +42,7 @@ def compare_places(args: argparse.Namespace) -> int:
     """Compare the spectra of places in a result with a table, or with the same places of another cube."""
     from cassi.files import read_cube
     from cassi.files.spectrum_files import Spectrum, read_spectrum
+    from cassi.files.views import check_turned_alike
     from cassi.looking.regions import spectrum_of, write_spectra
     from cassi.looking.report_data import read_report
     from cassi.looking.spectrum_comparison import compare_spectra, paired_spectrum, spectra_figure
@@ -52,6 +53,8 @@ def compare_places(args: argparse.Namespace) -> int:
     if args.reference == "truth" or Path(args.reference).suffix.lower() not in TABLES:
         if args.reference == "truth" and data.truth is None:
             raise InputError(f"{args.cube} holds no truth; give the table of a spectrometer, or another cube")
+        if args.reference != "truth":
+            check_turned_alike(args.cube, args.reference)
         other, nm = (data.truth, data.wavelengths) if args.reference == "truth" else read_cube(args.reference)
         if other is None or tuple(other.shape[-2:]) != tuple(data.cube.shape[-2:]) or len(other.shape) != 3:
             raise InputError(f"{args.reference} must have the pixels of {args.cube}, {data.cube.shape[-2:]}")

@@ -17,6 +17,7 @@ from cassi.optics.measurement import any_bad
 from cassi.optics.wavelengths import pair_bands, span
 
 SIDE = 64  # of a chunk [pixel]
+COPIED = "unit", "scale", "version", "parameters", "camera", "origin", "turned", "resolution_nm"  # of the first frame
 
 
 class CubeStore:
@@ -124,10 +125,8 @@ def gather_cubes(
                         store.make(name, (len(results), *shape), axes="NCHW" if len(shape) == 3 else "NHW")
                     if "wavelengths" in frame:
                         store.put("wavelengths", frame["wavelengths"][:])
-                    copied = [
-                        name for name in ("unit", "scale", "version", "parameters", "camera") if name in frame.attrs
-                    ]
-                    store.state({name: frame.attrs[name] for name in copied} | dict(attributes or {}))
+                    copied = {name: frame.attrs[name] for name in COPIED if name in frame.attrs}
+                    store.state(copied | dict(attributes or {}))
                     even = frame["sensitivity"][:] if "sensitivity" in frame else None
                 if content != shapes:
                     raise InputError(f"{result}: holds {content}, the first frame {shapes}; give frames of one run")

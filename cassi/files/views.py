@@ -132,6 +132,14 @@ def resample(cube: Picture, weights: np.ndarray, *, spread: bool = False) -> Pic
     return np.ascontiguousarray(np.moveaxis(np.moveaxis(cube, -3, -1) @ W.T.astype(cube.dtype), -1, -3))
 
 
+def check_turned_alike(a: PathLike, b: PathLike) -> None:
+    """Raise InputError for two files whose pictures are turned differently, as far as they say so."""
+    first, second = (str(open_container(Path(path)).attributes.get("turned", "none")) for path in (a, b))
+    if first != second:
+        what = f"{a} is turned ({first}) and {b} is not in the same way ({second})"
+        raise InputError(f"{what}; turn one of them: cassi export --turn-result")
+
+
 def export_cube(
     source: PathLike,
     target: PathLike,

@@ -11,6 +11,7 @@ from cassi.errors import InputError
 from cassi.files.atomic import PathLike
 from cassi.files.cubes import read_cube
 from cassi.files.opening import open_container
+from cassi.files.views import check_turned_alike
 from cassi.looking.drawing import band_name
 from cassi.looking.figures import difference
 from cassi.looking.metrics import band_psnr, score
@@ -43,7 +44,7 @@ class Comparison:
             lines.insert(
                 1,
                 f"in another unit? times {n['factor']:.3g} the first has a PSNR of {n['psnr_scaled']:.2f} dB: "
-                "fit the scale to compare so",
+                "fit the scale (--fit-scale) to compare so",
             )
             lines[2] = f"as they are: {lines[2]}"
         return "\n".join(lines + [f"  {name:>9}  {value:6.2f} dB" for name, value in self.band_psnr.items()])
@@ -73,6 +74,8 @@ def compare(a: PathLike, b: PathLike = "truth", *, frame: int = 0, scaled: bool 
     own_truth = os.fspath(b) == "truth"
     if own_truth and open_container(Path(a)).entry("truth") is None:
         raise InputError(f"{Path(a).name} holds no truth to compare with; give the file of another cube")
+    if not own_truth:
+        check_turned_alike(a, b)
     first, nm = read_cube(a)
     second, other_nm = read_cube(a, key="truth") if own_truth else read_cube(b)
     names = (Path(a).name, "truth" if own_truth else Path(b).name)
