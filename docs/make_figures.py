@@ -203,7 +203,9 @@ def sample_report(measurement: Measurement) -> None:
     if measurement.cube is None:
         raise ValueError("the example has no truth")
     rows = slice(8, 136)
+    bad = None if measurement.bad_pixels is None else measurement.bad_pixels[rows]
     part = replace(measurement, y=measurement.y[rows], mask=measurement.mask[rows], cube=measurement.cube[:, rows])
+    part = replace(part, bad_pixels=bad)
     result = cassi.reconstruct(part, uncertainty=True)
     write_report(HERE / "sample-report.html", report_of(result), overwrite=True)
 
