@@ -57,6 +57,14 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     one.add_argument("--noise", action="append", choices=["clean", "10,000 e", "1,000 e"], dest="noises", help="all")
     one.add_argument("--quality", choices=["fast", "default", "best"], default="default", help="default: %(default)s")
     one.add_argument("--output", type=Path, metavar="FILE.csv", help="lines are added to it")
+    words = "simulated captures of a microscope and another camera, through masks that are wrong"
+    one = commands.add_parser("twin", help=words)
+    one.add_argument("--size", type=int, default=160, help="of the scenes [pixel] (default: %(default)s)")
+    one.add_argument("--seeds", type=int, choices=range(1, 10), metavar="1..9", default=3, help="default: 3")
+    kinds = ["cells", "fibres", "glass", "objects"]
+    one.add_argument("--scene", action="append", choices=kinds, dest="scenes", help="default: all")
+    one.add_argument("--white", action="store_true", help="errors of masks without correlation alone")
+    one.add_argument("--output", type=Path, metavar="FILE.csv", help="all captures")
     one = commands.add_parser("workers", help="frames a minute against the number of workers")
     one.add_argument("--figure", type=Path, metavar="FILE.png", help="draw it")
     words = "a GPU against the CPU: speed, profiles and tests, within six minutes"
