@@ -40,6 +40,7 @@ class Keywords(TypedDict, total=False):
     exposure_ratio: float
     solver: Solver | str
     quality: Quality | str
+    views: int | None
     prior: Prior | str
     weights: PathLike | LearnedPrior | None
     budget: float | None

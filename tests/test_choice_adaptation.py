@@ -12,9 +12,10 @@ from torch import Tensor
 from cassi import CASSI
 from cassi.choice.adaptation import Adam, Adapt, Example, _random_strip, _simulate_snapshots
 from cassi.choice.automatic import default_stages
-from cassi.choice.chain import as_list, cost, from_list, repeat_stages
-from cassi.choice.mirrors import MIRRORS, Mirrored
-from cassi.choice.stages import Learned, NonLocal, State, Tv, Watch
+from cassi.choice.chain import as_list, cost, from_list, repeat_stages, run_chains
+from cassi.choice.mirrors import MIRRORS, Axes, Views
+from cassi.choice.stages import Learned, NonLocal, Problem, Stage, State, Tv, Watch
+from cassi.evidence.held_out import Split
 from cassi.priors.learned import LearnedPrior
 from cassi.priors.spectral_basis import synthesise
 from cassi.settings import Settings
@@ -76,7 +77,7 @@ def test_a_random_strip_is_a_problem_of_its_own_and_has_light(case, monkeypatch)
 
 
 def test_the_network_learns_the_photographs_and_its_cubes_are_four_of_five(case, monkeypatch):
-    """The stages that follow see the network that was trained, others the one that was not, and mirrored problems."""
+    """The stages that follow see the network that was trained, others the one that was not, and all views."""
     monkeypatch.setattr("cassi.choice.adaptation.RATE", 2e-3)
     before = {name: value.clone() for name, value in case.problem.learned.state_dict().items()}
     seen: list[State] = []
@@ -84,19 +85,19 @@ def test_the_network_learns_the_photographs_and_its_cubes_are_four_of_five(case,
 
     class Seen(Learned):
         def run(self, A, y, problem, state, watch):
-            assert case.error(problem.learned) < case.error(case.problem.learned) - 0.2
+            assert case.error(problem.learned.prior) < case.error(case.problem.learned) - 0.2
             began.append((A.forward(state.x), y, state.run.z))
             seen.append(super().run(A, y, problem, state, watch))
             return seen[-1]
 
     monkeypatch.setattr(Adapt, "after", lambda self, noise: (Seen(),) if noise == 1 else ())
     state = case.adapted(40)
-    turned = [new.x.flip(axes) for axes, new in zip(((), *MIRRORS), seen, strict=True)]
-    torch.testing.assert_close(state.x, torch.stack([case.state.x, *turned]).mean(0))
-    for axes, mirrored in zip(MIRRORS, began[1:], strict=True):
-        for one, other in zip(began[0], mirrored, strict=True):
-            torch.testing.assert_close(other.flip(axes), one)
-    assert not torch.equal(seen[0].x, Learned().run(case.shot.A, case.shot.y, case.problem, case.state, Watch()).x)
+    (views,) = seen
+    torch.testing.assert_close(state.x, torch.cat([case.state.x[None], views.x]).mean(0))
+    for view in zip(*began[0], strict=True):
+        for one, other in zip((case.shot.A.forward(case.state.x), case.shot.y, case.state.run.z), view, strict=True):
+            torch.testing.assert_close(other, one)
+    assert not torch.equal(views.x[0], Learned().run(case.shot.A, case.shot.y, case.problem, case.state, Watch()).x)
     for name, value in case.problem.learned.state_dict().items():
         assert torch.equal(value, before[name]), "the network of others is unchanged"
 
@@ -130,28 +131,59 @@ def test_adam_is_that_of_torch():
     torch.testing.assert_close(ours, theirs)
 
 
-def test_mirrored_problems_are_solved_as_the_first_and_their_mean_is_taken(case):
-    """By hand: the camera with everything turned around; cube and mean do not change where all was mirrored."""
+def turned_by_hand(case: Case, problem: Problem, start: State, stages: tuple[Stage, ...], axes: Axes) -> Tensor:
+    """M^-1 of what the stages make of M y through M Phi M^-1: the camera with everything turned around."""
+    A, y, run = case.shot.A, case.shot.y, start.run
+    turned = CASSI(A.mask.flip(axes), tuple(-d for d in A.shifts) if -1 in axes else A.shifts)
+    u = None if run.u is None else run.u.flip(axes)
+    state = State(start.x.flip(axes), replace(run, z=run.z.flip(axes), e=run.e.flip(axes), u=u))
+    for stage in stages:
+        state = stage.run(turned, y.flip(axes), replace(problem, variance=problem.variance.flip(axes)), state, Watch())
+    return state.x.flip(axes)
+
+
+def test_views_are_the_mirrored_problems(case):
     A, y, problem = case.shot.A, case.shot.y, replace(case.problem, variance=torch.rand_like(case.shot.y) * 1e-3)
-    stages = (Tv(20), NonLocal(1.0, 3))
-    first = repeat_stages(A, y, problem, stages, Watch())
-    cubes = [first.x]
-    for axes in ((-2,), (-1,), (-2, -1)):
-        shifts = [-d for d in A.shifts] if -1 in axes else list(A.shifts)
-        turned = CASSI(A.mask.flip(axes), tuple(shifts))
-        here = replace(problem, variance=problem.variance.flip(axes))
-        cubes.append(repeat_stages(turned, y.flip(axes), here, stages, Watch()).x.flip(axes))
-    state = repeat_stages(A, y, problem, (*stages, Mirrored()), Watch())
-    torch.testing.assert_close(state.x, torch.stack(cubes).mean(0), rtol=1e-4, atol=1e-5)
-    assert state.stages == (*stages, Mirrored()) and state.stage_starts[-1][1] == "mirrored"
-    mirrored = replace(problem, variance=problem.variance.flip(-1))
-    again = repeat_stages(A.mirrored((-1,)), y.flip(-1), mirrored, state.stages, Watch())
-    torch.testing.assert_close(again.x.flip(-1), state.x, rtol=1e-3, atol=1e-4)
-    asked = []
-    stopped = Watch(lambda record, z: asked.append(record.iteration) or len(asked) == 30)
-    assert Mirrored().run(A, y, problem, first, stopped) is first and len(asked) == 30
-    assert Mirrored().run(A, y, problem, first, Watch(deadline=0.0)) is first
-    refused(Mirrored().run, A, y, problem, None, Watch(), error=ValueError)
+    stages, start = (NonLocal(1.0, 3), Learned(), NonLocal(0.5, 3)), repeat_stages(A, y, problem, (Tv(20),), Watch())
+    by_hand = torch.stack([turned_by_hand(case, problem, start, stages, axes) for axes in MIRRORS])
+    for count in (2, 4):
+        chain = Tv(20), Views(count), *stages
+        batch = repeat_stages(A, y, problem, chain, Watch())
+        torch.testing.assert_close(batch.x, by_hand[:count], rtol=1e-4, atol=1e-5)
+        state = repeat_stages(A, y, problem, (*chain, Views(1)), Watch())
+        torch.testing.assert_close(state.x, by_hand[:count].mean(0), rtol=1e-4, atol=1e-5)
+        assert state.stages == (*chain, Views(1)) and state.run.z.shape == start.run.z.shape
+    assert cost(state.stages) == 20 + 4 * cost(stages)
+
+
+def test_views_of_a_batch_of_snapshots(case):
+    A, y, variance = case.shot.A, case.shot.y, torch.rand_like(case.shot.y) * 1e-3
+    chain = Tv(20), Views(4), NonLocal(1.0, 3), Learned(), Views(1)
+    batch = replace(case.problem, variance=torch.stack([variance, 9 * variance]))
+    x = repeat_stages(A, torch.stack([y, y]), batch, chain, Watch()).x
+    for one, factor in zip(x, (1, 9), strict=True):
+        alone = repeat_stages(A, y, replace(case.problem, variance=factor * variance), chain, Watch()).x
+        torch.testing.assert_close(one, alone, rtol=1e-3, atol=1e-3)
+
+
+def test_views_are_judged_and_shown_as_one_cube(case, monkeypatch):
+    shown, judged = [], []
+    split = Split.of(case.shot.A, case.shot.y, 0)
+    watch = Watch(lambda record, z: shown.append(z.shape))
+    start = Tv(20).run(case.shot.A, case.shot.y, case.problem, None, watch)
+    verdict = split.verdict(start.x)
+    judge = Split.verdict
+    monkeypatch.setattr(Split, "verdict", lambda self, x, **how: judged.append(x.shape) or judge(self, x, **how))
+    chain = Views(2), NonLocal(1.0, 14, None), Views(1)
+    state, trials = run_chains(split, case.problem, start, (chain,), watch, verdict)
+    assert {*shown} == {start.run.z.shape} and {*judged} == {start.x.shape} and len(judged) > 2
+    assert state.x.shape == start.x.shape and trials[-1].prior.startswith("2 views, non-local")
+    late = Watch(deadline=0.0)
+    assert run_chains(split, case.problem, start, (chain,), late, verdict)[0] is start
+    for stage, given in ((Views(2), None), (Views(1), start), (NonLocal(1.0, 2), State(case.shot.y))):
+        refused(stage.run, case.shot.A, case.shot.y, case.problem, given, Watch(), error=ValueError)
+    refused(Views, 3, error=ValueError)
+    refused(Settings, views=3)
 
 
 def test_best_adapts_where_there_is_a_network(case):
@@ -159,22 +191,19 @@ def test_best_adapts_where_there_is_a_network(case):
     names = [[type(stage) for stage in chain] for chain in chains]
     assert names[0].count(Learned) == 2 and chains[0][-1] == Adapt(1.0, 75)
     assert chains[0][:4] == (NonLocal(1.0, 12), Learned(), NonLocal(0.5, 12), Learned(turn=1))
-    assert chains[1:3] == ((*chains[0][:-1], Mirrored()), chains[0][:-1])
+    assert chains[1:3] == ((Views(4), *chains[0][:-1], Views(1)), chains[0][:-1])
     assert Adapt(1.0, 75).before == (Tv(200), *chains[0][:3])
     later = Learned(turn=2), NonLocal(0.5, 12), Learned(turn=3), chains[0][4]
     assert Adapt(1.0, 60).after(None) == later
-    assert Mirrored().cost == 3 * (200 + cost(chains[2]))
     fast = default_stages(case.shot.A, Settings(quality="fast", weights=case.problem.learned))
     assert fast[0] == Tv(200) and fast[1][0] == (NonLocal(1.0, 12), Learned(), NonLocal(0.25, 56, None))
     assert all(Adapt not in chain and Learned not in chain for chain in names[3:])
-    assert not any(Mirrored in chain for chain in names[3:])
+    assert not any(Views in chain for chain in names[3:])
+    for quality in ("fast", "default", "best"):
+        two = default_stages(case.shot.A, Settings(quality=quality, weights=case.problem.learned, views=2))[1]
+        assert two[-4] == (Views(2), *two[-3], Views(1)), "the others are there if it is rejected"
+        assert quality != "best" or two[0] == (*two[-3], Adapt(1.0, 75, 2))
 
-    class Own(CASSI):
-        def mirrored(self, axes):
-            return None
-
-    own = default_stages(Own(case.shot.A.mask, case.shot.A.shifts), Settings(quality="best"))[1]
-    assert own and not any(Mirrored() in chain for chain in own), "what a mirrored camera of one's own is, nobody knows"
     refused(Adapt(0.5, 1).run, case.shot.A, case.shot.y, case.shot.problem, case.state, Watch(), error=ValueError)
     with torch.inference_mode(), refuses():
         case.adapted(1)

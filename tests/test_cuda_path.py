@@ -238,6 +238,21 @@ def test_the_default_keeps_to_its_budget():
         close(found.cube, expected.cube)
 
 
+def test_views_are_solved_together():
+    """Four launch less than a quarter more than one does, and their cube is that of the CPU."""
+    _, mask, y = scene(64, 28, seed=3)
+    settings: dict[str, Any] = {"num_bands": 28, "step": 2, "camera": "as-given"}
+    expected, launches = cassi.reconstruct(y, mask, device="cpu", views=4, **settings), []
+    with pretend_cuda() as ledger:
+        for views in (1, 4):
+            ledger.launches.clear()
+            found = cassi.reconstruct(y, mask, device="cuda", views=views, **settings)
+            launches.append(ledger.launches.total())
+        assert launches[1] <= 1.25 * launches[0], ledger.told()
+        assert found.plan.stages == expected.plan.stages
+        close(found.cube, expected.cube)
+
+
 def test_the_search_for_a_camera_keeps_to_its_budget():
     """Its short reconstructions, of a mask whose elements are wrong: all of it but the model of the mask's place."""
     given = torch.rand(128, 128, generator=torch.Generator().manual_seed(0)).numpy()

@@ -182,17 +182,6 @@ def test_both_directions_are_the_matrix(case):
     assert torch.equal(A @ x, A.forward(x)) and A.num_bands == A.cube_shape[0]
 
 
-@pytest.mark.parametrize("axes", [(-2,), (-1,), (-2, -1)])
-def test_a_mirrored_camera_sees_the_mirrored_scene(case, axes):
-    A, (x, y) = case.A, pair(case.A, 2)
-    B = A.mirrored(axes)
-    if B is None:  # what those see, nobody knows
-        assert isinstance(A, Sum | Weighted | SideView)
-        return
-    assert B.cube_shape == A.cube_shape and close(B.forward(x.flip(axes)).flip(axes), A.forward(x), 1e-12)
-    assert close(B.adjoint(y.flip(axes)).flip(axes), A.adjoint(y), 1e-12)
-
-
 def test_conversion_makes_another_camera_with_the_same_light(case, device):
     A = case.A
     if not hasattr(A, "to"):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cassi.choice.mirrors import MIRRORS, mirrored_cubes
+from cassi.choice.mirrors import VIEWS, Views, run_stage
 from cassi.choice.stages import (
     TV_ITERS,
     Learned,
@@ -55,23 +55,25 @@ class Adapt(Stage):
     """The network trained further for one scene and camera, with the cube so far as a scene whose truth is known.
 
         y_s = Phi T_s x + n_s,    w <- w - rate grad error(net_w(before(y_s)), T_s x),    s = 0, 1, 2
-        x <- (x + sum_M M^-1 after_w(M x)) / 5
+        x <- (x + sum_M after_w,M(x)) / (1 + views)
 
     T_s shifts the rows of the scene over the mask, n_s is noise as strong as the snapshot's, and `before` are the
     stages before a network in the default solver of one shot. Then network and non-local prior alternate once more,
-    with the trained network, for the problem and its mirror images M (`cassi.choice.mirrors`). The cube lacks the
+    with the trained network, for the problem and its views M (`cassi.choice.mirrors`). The cube lacks the
     finest texture, and the network learns to omit it: hence the mean with the cube so far, without which feathers lose
-    0.2 dB. To learn from the mean of `Mirrored` would take a third more time and gain nothing. A second round, from the
+    0.2 dB. To learn from the mean of `Views` would take a third more time and gain nothing. A second round, from the
     mean of x and the first new cube, gains 0.06 dB more on nine windows and loses 2.2 dB on a tenth, which neither
     held-out pixels nor simulated snapshots show.
 
     Attributes:
         sigma: strength of the first non-local prior of the chain.
         num_steps: of training.
+        views: of the stages that follow.
     """
 
     sigma: float
     num_steps: int
+    views: int = VIEWS[-1]
 
     key, name, words = "adapt", "adaptation of the network", "its adaptation to the scene"
     needs_network = True
@@ -81,11 +83,12 @@ class Adapt(Stage):
     def __post_init__(self) -> None:
         check_positive("sigma", self.sigma)
         check_count("num_steps", self.num_steps)
+        check_count("views", self.views)
 
     @property
     def cost(self) -> float:
         first, after = sum(s.cost for s in self.before), sum(s.cost for s in self.after(1.0))
-        return self.STEP * self.num_steps + NUM_SNAPSHOTS * first + (1 + len(MIRRORS)) * after
+        return self.STEP * self.num_steps + NUM_SNAPSHOTS * first + self.views * after
 
     @property
     def before(self) -> tuple[Stage, ...]:
@@ -123,14 +126,12 @@ class Adapt(Stage):
         problem = replace(problem, learned=prior.requires_grad_(False))
         training = Record(1, time.perf_counter() - start, last.residual, 0.0)
         new = state.followed_by(Result(state.x, (training,), "finished"), state.run, self)
-        after = self.after(state.noise)
-        for stage in after:
-            new = stage.run(A, y, problem, new, watch)
+        views = (Views(self.views), Views(1)) if self.views > 1 else ()
+        for stage in (*views[:1], *self.after(state.noise), *views[1:]):
+            new = run_stage(stage, A, y, problem, new, watch)
             if watch.over:
                 return state
-        cost = len(MIRRORS) * sum(stage.cost for stage in after)
-        cubes = [state.x, new.x, *mirrored_cubes(A, y, problem, state.flip, after, state, watch, cost)]
-        return state if watch.over else replace(new, x=torch.stack(cubes).mean(0), stages=(*state.stages, self))
+        return replace(new, x=(state.x + self.views * new.x) / (1 + self.views), stages=(*state.stages, self))
 
 
 class Adam:

@@ -35,7 +35,7 @@ from cassi.choice.bases import (
     scene_basis,
 )
 from cassi.choice.chain import Chain, cost, repeat_stages, run_chains
-from cassi.choice.mirrors import MIRRORS, Mirrored
+from cassi.choice.mirrors import VIEWS, Views
 from cassi.choice.outcome import Evidence, Outcome
 from cassi.choice.plan import Plan
 from cassi.choice.stages import PATCH, TV_ITERS, Learned, Problem, State, Tv, Watch, alternating_stages
@@ -76,9 +76,11 @@ def default_stages(A: Camera, settings: Settings) -> tuple[Tv, tuple[Chain, ...]
     elif learned_prior(A, settings) is None:
         chain = without_network(chain)
     more: tuple[Chain, ...] = ()
-    if settings.quality == "best" and chain:
-        mirrored = (*chain, Mirrored()) if A.mirrored(MIRRORS[0]) is not None else chain
-        more = ((*chain, Adapt(strength, ADAPT_STEPS)), mirrored) if Learned() in chain else (mirrored,)
+    views = settings.views or (VIEWS[-1] if settings.quality == "best" else VIEWS[0])
+    if chain and views > 1:
+        more = ((Views(views), *chain, Views(1)),)
+    if settings.quality == "best" and Learned() in chain:
+        more = ((*chain, Adapt(strength, ADAPT_STEPS, views)), *more)
     chains = (*more, chain, without_network(chain), (Tv(MORE_ITERS[settings.quality]),))
     return Tv(TV_ITERS), tuple(dict.fromkeys(chain for chain in chains if chain))
 

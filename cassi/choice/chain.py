@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from cassi.choice.adaptation import Adapt
-from cassi.choice.mirrors import Mirrored
+from cassi.choice.mirrors import Views, run_stage
 from cassi.choice.stages import Learned, NonLocal, Problem, Stage, State, Tv, Watch
 from cassi.evidence.held_out import Split
 from cassi.evidence.judge import Verdict, accepts, not_worse
 from cassi.optics.protocol import Camera
 
 Chain = tuple[Stage, ...]
-STAGES: dict[str, type[Any]] = {kind.key: kind for kind in (Tv, NonLocal, Learned, Mirrored, Adapt)}
+STAGES: dict[str, type[Any]] = {kind.key: kind for kind in (Tv, NonLocal, Learned, Views, Adapt)}
 
 
 def as_list(stages: Chain) -> list[list[Any]]:
@@ -55,7 +55,11 @@ class ChainTrial(NamedTuple):
 
 def cost(stages: Sequence[Stage]) -> float:
     """In iterations of total variation."""
-    return sum(stage.cost for stage in stages)
+    total, copies = 0.0, 1
+    for stage in stages:
+        copies = stage.count if isinstance(stage, Views) else copies
+        total += copies * stage.cost
+    return total
 
 
 def run_chains(
@@ -89,7 +93,8 @@ def run_chains(
         for k, stage in enumerate(chain[begun:], begun + 1):
             before = new
             try:
-                new = stage.run(A, y, problem, before, watch) if watch.affords(stage) else before
+                affordable = watch.affords(stage, len(before.views) or 1)
+                new = run_stage(stage, A, y, problem, before, watch) if affordable else before
             except FloatingPointError:  # as a network may, on images unlike those it was trained with
                 if verdict is None:
                     raise
@@ -123,7 +128,7 @@ def repeat_stages(A: Camera, y: Tensor, problem: Problem, stages: Chain, watch: 
     watch.expected = cost(stages)
     state: State | None = None
     for stage in stages:
-        state = stage.run(A, y, problem, state, watch)
+        state = run_stage(stage, A, y, problem, state, watch)
         if watch.over:
             break
     if state is None:

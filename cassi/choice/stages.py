@@ -104,6 +104,7 @@ class State:
         stage_starts: the number of each stage's first record, and its name.
         stages: all so far.
         noise: how many times its variance counted in the last one.
+        views: of a batch of views of one snapshot (`cassi.choice.mirrors`), the axes turned around in each.
     """
 
     x: Tensor
@@ -112,16 +113,13 @@ class State:
     stage_starts: tuple[tuple[int, str], ...] = ()
     stages: tuple[Stage, ...] = ()
     noise: float = 1.0
-
-    def flip(self, axes: tuple[int, ...]) -> State:
-        """The state of the mirrored problem."""
-        return replace(self, x=self.x.flip(axes), run=self.run if self.run is None else self.run.flip(axes))
+    views: tuple[tuple[int, ...], ...] = ()
 
     def followed_by(self, result: Result, run: SubspaceState | None, stage: Stage) -> State:
         """The state after one more stage, whose records are numbered in continuation."""
         records = tuple(continue_record(self.history, record) for record in result.history)
         starts = (*self.stage_starts, *((record.iteration, stage.name) for record in records[:1]))
-        return State(result.x, run, (*self.history, *records), starts, (*self.stages, stage))
+        return State(result.x, run, (*self.history, *records), starts, (*self.stages, stage), views=self.views)
 
     def continued(self, result: Result, run: SubspaceState, stage: Stage, noise: float) -> State:
         """The state after more iterations of its last stage, which is `stage` now."""
@@ -159,12 +157,14 @@ class Watch:
         progress: called with the name of a step ("final run") and the share of it (of `expected`) that is done.
         deadline: on `time.perf_counter`.
         expected: greatest cost of all stages, in iterations of TV.
+        copies: of the problem that the stage solves at a time.
     """
 
     monitor: Monitor | None = None
     progress: Progress | None = None
     deadline: float = math.inf
     expected: float = math.inf
+    copies: int = 1
     spent: float = 0.0
     stopped: bool = False
     late: bool = False
@@ -186,8 +186,8 @@ class Watch:
         return look
 
     def ask(self, record: Record, z: Tensor) -> bool:
-        """Show an iteration to the user's monitor; whether that or the clock stops the run."""
-        if self.monitor is not None and self.monitor(record, z):
+        """Show an iteration, of views the first, to the user's monitor; whether that or the clock stops the run."""
+        if self.monitor is not None and self.monitor(record, z if self.copies == 1 else z[0]):
             self.stopped = True
         return self.over
 
@@ -197,7 +197,7 @@ class Watch:
         self.late = now + (now - self.last) > self.deadline  # the next takes as long
         self.seconds += now - self.last
         self.last = now
-        self.spent += cost
+        self.spent += cost * self.copies
         self.report("final run", min(1.0, self.spent / self.expected))
         return self.over
 
@@ -206,9 +206,9 @@ class Watch:
         if self.progress is not None:
             self.progress(step, share)
 
-    def affords(self, stage: Stage) -> bool:
-        """Whether time is left for this stage at the pace so far; some may stop early."""
-        needed = 0.0 if stage.may_stop_early else stage.cost * self.seconds / max(self.spent, 1.0)
+    def affords(self, stage: Stage, copies: int = 1) -> bool:
+        """Whether time is left for this stage, of some copies, at the pace so far; some may stop early."""
+        needed = 0.0 if stage.may_stop_early else copies * stage.cost * self.seconds / max(self.spent, 1.0)
         self.late = self.late or time.perf_counter() + needed > self.deadline
         return not self.over
 

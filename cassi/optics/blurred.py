@@ -90,13 +90,6 @@ class BlurredCASSI(CodedAperture):
             torch.mul(z, m_c, out=x_c)
         return x
 
-    def mirrored(self, axes: tuple[int, ...]) -> Self:
-        camera = super().mirrored(axes)
-        if self.psf is None or -1 not in axes:
-            return camera
-        odd = F.pad(self.psf, (0, 1 - self.psf.shape[-1] % 2))  # so that its center is in the middle
-        return replace(camera, psf=odd.flip(-1))
-
     def row_variance(self, variances: Tensor) -> Tensor:
         """diag(Phi V Phi^T): the squared entries of each row of Phi times v_c, summed."""
         with torch.no_grad():

@@ -98,11 +98,6 @@ class CodedAperture(Camera):
             vars(camera)["_nonnegative"] = self._nonnegative
         return camera
 
-    def mirrored(self, axes: tuple[int, ...]) -> Self:
-        shifts = tuple(-d for d in self.shifts) if -1 in axes else self.shifts
-        weights = None if self.weights is None else self.weights.flip(axes)
-        return replace(self, mask=self.mask.flip(axes), shifts=shifts, weights=weights)
-
     def absolute(self) -> Self:
         if not self.mask.requires_grad and self._nonnegative:
             return self

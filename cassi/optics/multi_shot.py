@@ -102,9 +102,6 @@ class MultiShot(Camera):
         each = [None] * self.num_shots if weights is None else weights
         return replace(self, shots=tuple(shot.weighted(w) for shot, w in zip(self.shots, each, strict=True)))
 
-    def mirrored(self, axes: tuple[int, ...]) -> Self:
-        return replace(self, shots=tuple(shot.mirrored(axes) for shot in self.shots))
-
     def absolute(self) -> Self:
         return replace(self, shots=tuple(shot.absolute() for shot in self.shots))
 

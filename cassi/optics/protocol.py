@@ -108,13 +108,6 @@ class Camera(ABC):
         """
         return None
 
-    def mirrored(self, axes: tuple[int, ...]) -> Camera | None:
-        """The camera of a bench that is upside down (-2 in `axes`) or turned left to right (-1): M A M^-1, M = flip.
-
-        None where that is no camera of this kind.
-        """
-        return None
-
     # properties of A A^T
 
     def absolute(self) -> Camera:

@@ -64,10 +64,10 @@ class NonlocalDenoiser:
         if self._sigma.is_cpu and not bool((self._sigma > 0).all()):  # on a GPU checked later, at the next transfer
             raise ValueError(f"sigma must be positive, got {self._sigma.tolist()}")
         self._patch, self._stride = patch, stride
-        self._filters: list[GroupFilters] = []
+        self._filters: GroupFilters | None = None
 
     def __call__(self, z: Tensor, k: int) -> Tensor:
-        """Denoise z (..., K, H, W), each stack of a batch with its own groups.
+        """Denoise z (..., K, H, W), each stack of a batch with its own groups, all in one batch of products.
 
         Raises:
             ValueError: z has the wrong rank or type, another K than sigma, or is smaller than a patch.
@@ -81,17 +81,19 @@ class NonlocalDenoiser:
         if len(self._sigma) not in (1, z.shape[-3]):
             raise ValueError(f"sigma must be one number or {z.shape[-3]}, one per image, got {len(self._sigma)}")
         stacks = z.reshape(-1, *z.shape[-3:])
+        N, K, H, W = stacks.shape
         with torch.no_grad():
-            if len(self._filters) != len(stacks):
+            high = stacks.transpose(0, 1).reshape(K, N * H, W)  # one above the other; a view of a single stack
+            if self._filters is None or self._filters.shape != high.shape:
                 if z.is_cpu and not bool(z.isfinite().all()):  # on a GPU `_decompose` checks, at its transfer
                     raise FloatingPointError(_NOT_FINITE)
-                level = self._sigma.to(z).expand(z.shape[-3]).contiguous().view(-1, 1, 1)
+                level = self._sigma.to(z).expand(K).contiguous().view(-1, 1, 1)
+                positions = H * (W - self._patch + 1)  # from one stack to the next
                 matches = (_match(_features(stack / level, self._patch), self._stride) for stack in stacks)
-                pairs = zip(stacks, matches, strict=True)
-                self._filters = [GroupFilters(stack, level, groups, self._patch) for stack, groups in pairs]
-            for stack, filters in zip(stacks, self._filters, strict=True):
-                filters.apply_(stack)
-        return z if z.is_contiguous() else stacks.view_as(z)
+                groups = torch.cat([match + n * positions for n, match in enumerate(matches)])
+                self._filters = GroupFilters(high, level, groups, self._patch)
+            self._filters.apply_(high)
+        return z if N == 1 and z.is_contiguous() else high.view(K, N, H, W).transpose(0, 1).reshape(z.shape)
 
 
 class GroupFilters:
@@ -105,7 +107,7 @@ class GroupFilters:
     """
 
     def __init__(self, z: Tensor, level: Tensor, groups: Tensor, patch: int) -> None:
-        bands, height, width = z.shape
+        bands, height, width = self.shape = z.shape
         self._level, self._patch = level, patch
         grid = (height - patch + 1, width - patch + 1)
         count = z.new_zeros(grid[0] * grid[1]).index_add_(0, groups.flatten(), z.new_ones(groups.numel()))

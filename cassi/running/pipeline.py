@@ -47,6 +47,7 @@ from cassi.calibration.camera_as_found import FoundCamera
 from cassi.choice.automatic import reconstruct_auto, repeat_plans
 from cassi.choice.by_name import solve_by_name
 from cassi.choice.doubts import CONCERN
+from cassi.choice.mirrors import Views
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
 from cassi.choice.stages import Watch
@@ -226,7 +227,10 @@ def most_together(A: Camera, settings: Settings, listener: Listener = Listener()
     plan, watched = settings.plan, listener.monitor is not None or settings.budget is not None  # each frame by itself
     if A.device.type != "cuda" or settings.solver != "auto" or not isinstance(plan, Plan) or watched:
         return 1
-    fit = all(stage.together for stage in plan.stages) and frames_that_fit(A.device, math.prod(A.cube_shape))
+    values = math.prod(A.cube_shape) * max(
+        (stage.count for stage in plan.stages if isinstance(stage, Views)), default=1
+    )
+    fit = all(stage.together for stage in plan.stages) and frames_that_fit(A.device, values)
     return min(TOGETHER, fit or 1)
 
 

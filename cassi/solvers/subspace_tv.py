@@ -29,10 +29,11 @@ class SubspaceState:
     u: Tensor | None
     q: Tensor
 
-    def flip(self, axes: tuple[int, ...]) -> Self:
-        """The same for a mirrored problem, but for q, as differences mirror to other pixels."""
-        u = None if self.u is None else self.u.flip(axes)
-        return replace(self, z=self.z.flip(axes), e=self.e.flip(axes), u=u)
+    def repeated(self, count: int) -> Self:
+        """The state of a batch of equal runs, (count, ...)."""
+        z, e = (t.expand(count, *t.shape) for t in (self.z, self.e))
+        u = None if self.u is None else self.u.expand(count, *self.u.shape)
+        return replace(self, z=z, e=e, u=u, q=self.q.unsqueeze(1).expand(-1, count, *self.q.shape[1:]))
 
 
 def subspace_tv(
