@@ -46,9 +46,9 @@ def learn_from_one(
 ) -> MaskError:
     """The error of the mask's elements, (H, W), from one snapshot y (H, W') through A, whose row weights are 0 or 1.
 
-    It is `accepted` if held-out pixels are predicted better with an error of the mask than with texture alone, by more
-    than chance, or much of their misfit is explained by it; and if they are predicted no worse through the corrected
-    mask than through the given one, what errors explain taken off.
+    It is `accepted` where held-out pixels are predicted no worse through the corrected mask than through the given one,
+    what errors explain taken off. Where an error explains much of their misfit, they may be by as many standard errors
+    as they are predicted better with it than with texture alone: errors that bands do not share remain.
     """
     y = torch.where(A.gram_diag() > 0, y, 0)
     y = y / brightness(A, y)
@@ -72,21 +72,22 @@ def learn_from_one(
     if not (found.explained > CLEAR or (found.sure > BETTER and found.explained > MIN_EXPLAINED)):
         reason = "what the snapshot leaves does not look like an error of the mask"
         return MaskError(torch.zeros_like(found.error), None, False, (found.explained,), sure=found.sure, reason=reason)
-    best = found
+    first = found
     for k in range(ROUNDS):
         report((k + 1) / (ROUNDS + 1))
-        here, x = smooth_cube(_through(split, A, best.error, after.spread), x)
+        here, x = smooth_cube(_through(split, A, found.error, after.spread), x)
         after = here.verdict(x, imprint=False)
-        error, spread = best.error, best.spread
+        error, spread = found.error, found.spread
         if k + 1 < ROUNDS:
-            best = _explain(split, A.mask, x)
-    accepted = z(after.squared, before.squared) >= NOT_WORSE
+            found = _explain(split, A.mask, x)
+    limit = -found.sure if found.explained > CLEAR else NOT_WORSE
+    accepted = z(after.squared, before.squared) >= limit
     reason = "" if accepted else "a corrected mask predicts worse what took no part"
     left = max(MASK_ERROR, after.spread) if accepted else None
+    explained, errors = (first.explained, found.explained), ((before.error, after.error),)
     return MaskError(
-        error, None, accepted, (found.explained,), errors=((before.error, after.error),), spread=spread, left=left,
-        sure=found.sure, reason=reason,
-    )  # fmt: skip
+        error, None, accepted, explained, errors=errors, spread=spread, left=left, sure=found.sure, reason=reason
+    )
 
 
 class _Explained(NamedTuple):
