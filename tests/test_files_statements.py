@@ -385,9 +385,11 @@ def test_units_of_wavelengths(unit):
     np.testing.assert_allclose(found, NM, rtol=1e-6)
 
 
-def test_headers_in_latin_1_are_read(tmp_path):
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-8", "utf-8-sig", "utf-16"])
+def test_headers_in_any_encoding_are_read(tmp_path, encoding):
     path = envi(tmp_path / "a.hdr", np.moveaxis(CUBE, 0, -1), wavelength=list(map(repr, NM.tolist())))
-    path.write_bytes(path.read_bytes() + "wavelength units = nm\nsensor type = µm-Kamera, 20 °C\n".encode("latin-1"))
+    more = "wavelength units = nm\nsensor type = µm-Kamera, 20 °C\n"
+    path.write_bytes((path.read_text() + more).encode(encoding))
     cube_is_read(path)
     wavelengths_are_read(path)
 

@@ -25,8 +25,8 @@ def warm_up(device: torch.device, *, progress: bool = False) -> str:
     how: dict[str, Any] = {"num_bands": BANDS, "step": STEP, "camera": "as-given", "device": device}
     reconstruct(y, mask, progress=progress, **how)
     reconstruct(y, mask, solver="gap-tv", **how)
-    if device.type == "cpu":
+    compiled = kernels(torch.ones(1, dtype=torch.float32, device=device)) is not None
+    if compiled and device.type == "cpu":
         lost, folder = "nothing is kept: name a folder that can be written in NUMBA_CACHE_DIR", cache_folder()
         return f"the kernels are compiled, {lost if folder is None else f'-> {folder}'}"
-    triton = kernels(torch.ones(1, dtype=torch.float32, device=device)) is not None
-    return f"{'Triton is ready for' if triton else 'eager torch did'} a default run on {device}"
+    return f"{'Triton is ready for' if compiled else 'eager torch did'} a default run on {device}"

@@ -10,8 +10,9 @@ import numpy as np
 from cassi.errors import InputError, import_extra
 from cassi.files.container import Container, CubeContent, Entry, Selection, damage_as_input_error
 from cassi.files.statements import in_memory, stated
+from cassi.files.tables import BYTE_ORDER_MARKS, decode
 
-SIGNATURE = b"ENVI"
+SIGNATURES = tuple(mark + "ENVI".encode(name) for mark, name in ((b"", "utf-8"), *BYTE_ORDER_MARKS))
 DATA = ".img"
 MAX_STATED = 500  # letters of an attribute that the header, which people read, has
 SUFFIXES = (DATA, ".dat", ".sli", ".hyspex", ".raw", ".bin", ".bsq", ".bil", ".bip")  # of the data
@@ -56,18 +57,16 @@ def open_envi(path: Path) -> Container:
 
 
 def _open(path: Path) -> Any:
-    """The image of a header, which is read as UTF-8 or else as Latin-1: `spectral` reads the first only."""
+    """The image of a header, which `spectral` reads as UTF-8 without a mark only."""
     envi, data = import_extra("spectral.io.envi", "envi"), path.read_bytes()
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError:
-        beside = (path.with_suffix(suffix) for suffix in ("", *SUFFIXES, *map(str.upper, SUFFIXES)))
-        image = next((str(file.absolute()) for file in beside if file.is_file()), None)
-        with tempfile.TemporaryDirectory() as folder:
-            copy = Path(folder) / path.name
-            copy.write_text(data.decode("latin-1"), encoding="utf-8")
-            return envi.open(str(copy), image)
-    return envi.open(str(path))
+    if (text := decode(data)).encode() == data:
+        return envi.open(str(path))
+    beside = (path.with_suffix(suffix) for suffix in ("", *SUFFIXES, *map(str.upper, SUFFIXES)))
+    image = next((str(file.absolute()) for file in beside if file.is_file()), None)
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / path.name
+        copy.write_text(text, encoding="utf-8")
+        return envi.open(str(copy), image)
 
 
 def write_envi(path: Path, content: CubeContent) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cassi.files.container import Container, CubeContent
-from cassi.files.formats.envi import SIGNATURE as ENVI, open_envi, write_envi
+from cassi.files.formats.envi import SIGNATURES as ENVI, open_envi, write_envi
 from cassi.files.formats.hdf5 import SIGNATURE, open_hdf5, write_hdf5
 from cassi.files.formats.matlab import open_matlab, write_matlab
 from cassi.files.formats.npy import open_npy, open_npz, write_npz
@@ -30,7 +30,7 @@ FORMATS = (
     Format(".npz", (b"PK\x03\x04", b"PK\x05\x06"), (".npz",), open_npz, write_npz),
     Format(".npy", (b"\x93NUMPY",), (".npy",), open_npy),
     Format("TIFF", (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), (".tif", ".tiff"), open_tiff, write_tiff),
-    Format("ENVI", (ENVI,), (".hdr",), open_envi, write_envi, ("spectral.io.envi", "envi")),
+    Format("ENVI", ENVI, (".hdr",), open_envi, write_envi, ("spectral.io.envi", "envi")),
     Format("PNG", (b"\x89PNG\r\n\x1a\n",), (".png",), open_png),
 )
 SUFFIXES = {suffix for one in FORMATS for suffix in one.suffixes}
