@@ -1,11 +1,14 @@
 """Messages to the user: notes, and the errors of readers and writers, one clear line each."""
 
+import json
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Self
+
+MAX_DEPTH = 32  # of lists and mappings in a text from a file
 
 
 @contextmanager
@@ -45,6 +48,25 @@ def one_line(text: object, limit: int = 300) -> str:
     line = " ".join(str(text).split())
     line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
     return line if len(line) <= limit else line[: limit - 3] + "..."
+
+
+def parse_json(text: str) -> Any:
+    """The value of a JSON text from a file; ValueError for one that is none, or nested more than `MAX_DEPTH` deep."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for one in level
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+    if level:
+        raise ValueError("nested too deeply")
+    return value
 
 
 class Note(str):

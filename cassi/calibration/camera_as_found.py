@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from dataclasses import asdict, dataclass, fields, replace
@@ -14,8 +13,9 @@ import torch
 
 from cassi.calibration.camera_model import CameraModel, band_positions, coordinates, shift_columns
 from cassi.calibration.captures import MaskError
-from cassi.errors import InputError
+from cassi.errors import InputError, parse_json
 from cassi.files import open_container, write_arrays
+from cassi.files.container import damage_as_input_error
 from cassi.files.views import turn
 from cassi.optics.measurement import MAX_TRANSMISSION, Measurement, any_bad
 from cassi.optics.outliers import MAX_SHARE
@@ -234,18 +234,19 @@ def read_found_mask(path: str | os.PathLike[str]) -> np.ndarray:
         raise InputError(
             f"{path}: holds no mask that was found; the camera was taken as given, its mask is in its file"
         )
-    known = json.loads(str(container.attributes["camera"]))
-    how = str(container.attributes.get("turned", "none"))
-    back = {"90": "270", "270": "90"}.get(how, how)
-    given = turn(container.read(given_entry), back)
-    model = CameraModel(**{one.name: known[one.name] for one in fields(CameraModel)})
-    shifts = json.loads(str(container.attributes["shifts"]))
-    mask = np.broadcast_to(model.masks(given, tuple(shifts)), (len(shifts), *given.shape[-2:]))
-    if any(known["remainders"]):
-        moved = shift_columns(torch.as_tensor(mask.copy()), tuple(known["remainders"]))
-        mask = np.clip(moved.numpy(), 0, given.max())
-    if error_entry is not None:
-        mask = np.clip(
-            mask + turn(container.read(error_entry), back), 0, max(MAX_TRANSMISSION, float(mask.max()))
-        ).astype(mask.dtype)
-    return turn(np.asarray(mask), how)
+    with damage_as_input_error(Path(path), "a result"):
+        known = parse_json(str(container.attributes["camera"]))
+        how = str(container.attributes.get("turned", "none"))
+        back = {"90": "270", "270": "90"}.get(how, how)
+        given = turn(container.read(given_entry), back)
+        model = CameraModel(**{one.name: known[one.name] for one in fields(CameraModel)})
+        shifts = parse_json(str(container.attributes["shifts"]))
+        mask = np.broadcast_to(model.masks(given, tuple(shifts)), (len(shifts), *given.shape[-2:]))
+        if any(known["remainders"]):
+            moved = shift_columns(torch.as_tensor(mask.copy()), tuple(known["remainders"]))
+            mask = np.clip(moved.numpy(), 0, given.max())
+        if error_entry is not None:
+            mask = np.clip(
+                mask + turn(container.read(error_entry), back), 0, max(MAX_TRANSMISSION, float(mask.max()))
+            ).astype(mask.dtype)
+        return turn(np.asarray(mask), how)

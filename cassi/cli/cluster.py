@@ -1,6 +1,5 @@
 """Workers on a cluster, by Dask: what `--cluster` names."""
 
-import json
 import logging
 import signal
 from collections.abc import Callable, Iterator
@@ -10,7 +9,7 @@ from importlib import import_module
 from multiprocessing import resource_tracker
 from pathlib import Path
 
-from cassi.errors import InputError, one_line
+from cassi.errors import InputError, one_line, parse_json
 from cassi.files.atomic import check_readable
 from cassi.kernels.machine import num_cores
 
@@ -82,8 +81,8 @@ def scheduler_of(address: str) -> str:
     if not Path(address).is_file():
         return address
     try:
-        stated = json.loads(check_readable(address).read_text(encoding="utf-8"))["address"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        stated = parse_json(check_readable(address).read_text(encoding="utf-8"))["address"]
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError("the file is none of a scheduler") from error
     if not isinstance(stated, str):
         raise ValueError(f"the file states the address {one_line(stated, 40)}")

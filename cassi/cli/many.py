@@ -154,8 +154,11 @@ def run_many(args: argparse.Namespace, task: Task, fingerprint: str) -> int:
         for cube in cubes:  # of an earlier run without it
             page = draw.page and not has_report(cube)
             is_new = cube.stat().st_mtime >= begun  # and drawn as it was written
-            replace(draw, page=page, figures=None if is_new else draw.figures)(cube)
-        made += [str(write_index(task.output))] if reports else []
+            try:
+                replace(draw, page=page, figures=None if is_new else draw.figures)(cube)
+            except InputError as error:
+                warn(args, f"{error}; it is not drawn")
+        made += [str(write_index(task.output, partial(warn, args)))] if reports else []
         made += [f"{draw.figures}/"] if draw.figures is not None else []
     rate = f", {60 * report.computed / report.seconds:.1f} a minute" if report.computed else ""
     counts = {

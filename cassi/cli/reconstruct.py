@@ -18,7 +18,7 @@ from cassi.kernels.dispatch import pick_device, unused_gpu
 from cassi.looking.report_data import ReportData, read_report, report_of
 from cassi.optics.measurement import Measurement
 from cassi.running.arguments import load
-from cassi.running.fingerprint import fingerprints
+from cassi.running.fingerprint import Stamps, changed_since, fingerprints, named_files, stamps_of
 from cassi.running.many import SolveWith, read_record
 from cassi.running.pipeline import Listener, reconstruct_measurement
 from cassi.running.plan_file import save_plan
@@ -44,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
     if args.device == "auto" and (reason := unused_gpu()):
         warn(args, reason, kind="note")
     task = with_places(args, files, make_task(args, files))
+    stamps = stamps_of(named_files(task.frames, task.read, task.settings))
     fingerprint = "" if task.many and not args.sequence else fingerprint_of(args, task)
     is_finished = fingerprint != "" and (read_record(task.output) or {}).get("fingerprint") == fingerprint
     kept = is_finished and not args.overwrite
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         return draw_again(args, task, figures)
     if task.many:
         return run_many(args, task, fingerprint)
-    return run_single(args, task, figures, fingerprint)
+    return run_single(args, task, figures, fingerprint, stamps)
 
 
 def fingerprint_of(args: argparse.Namespace, task: Task) -> str:
@@ -133,16 +134,21 @@ def draw(
     return [*([f"{figures}/"] if figures else []), *([str(task.report)] if task.report else [])]
 
 
-def run_single(args: argparse.Namespace, task: Task, figures: Path | None, fingerprint: str) -> int:
-    """One snapshot, or one stack into one cube: read, reconstruct, write, draw, report."""
+def run_single(args: argparse.Namespace, task: Task, figures: Path | None, fingerprint: str, stamps: Stamps) -> int:
+    """One snapshot, or one stack into one cube: read, reconstruct, write, draw, report.
+
+    A result does not count as finished if a file has changed since its fingerprint was taken.
+    """
     settings = messages.settings_of(args, task)
     with StepBar(steps_of(args, task, settings, figures), shown=not args.quiet) as steps:
         steps("read")
         m = task.measurement(task.frames[0])
+        if changed := changed_since(stamps):
+            raise InputError(changed)
         messages.describe_measurement(args, m)
         steps.expect(steps_of(args, task, settings, figures, m.num_scenes))
         attributes = provenance(args) | {"fingerprint": fingerprint}
-        result = solve_and_write(args, task, load(m, None, settings), settings, steps, attributes)
+        result = solve_and_write(args, task, load(m, None, settings), settings, steps, attributes, stamps)
         code = save_camera(args, result)
         if args.save_plan and result.plan is not None:
             save_plan(args.save_plan, result.plan, overwrite=args.overwrite)
@@ -165,8 +171,9 @@ def steps_of(
 
 
 def solve_and_write(
-    args: argparse.Namespace, task: Task, m: Measurement, settings: Settings, steps: StepBar, attributes: Attributes
-) -> Finished:
+    args: argparse.Namespace, task: Task, m: Measurement, settings: Settings, steps: StepBar, attributes: Attributes,
+    stamps: Stamps,
+) -> Finished:  # fmt: skip
     """The cube in its file, and what is printed of it."""
     listener: Listener = messages.listener_of(args, steps)
     result: Finished
@@ -177,6 +184,9 @@ def solve_and_write(
     else:
         result = reconstruct_measurement(m, settings, listener)
         steps("write")
+        if changed := changed_since(stamps):
+            warn(args, f"{changed}, for this result does not count as finished")
+            attributes = {**attributes, "fingerprint": ""}
         write_result(task.output, result, attributes=attributes, overwrite=args.overwrite)
     for line in messages.describe_result(result):
         messages.inform(args, line)

@@ -1,6 +1,5 @@
 """A cube written in parts: tiles of a frame larger than memory, or frames of a sequence."""
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,8 +8,9 @@ from typing import Any
 import h5py
 import numpy as np
 
-from cassi.errors import InputError, OutputError
+from cassi.errors import InputError, OutputError, parse_json
 from cassi.files.atomic import PathLike, check_kept, hdf5_target, replacing, signals_held
+from cassi.files.container import damage_as_input_error
 from cassi.files.formats.hdf5 import label_axes, open_file
 from cassi.files.writing import Attributes, check_output, plain_attributes
 from cassi.optics.measurement import any_bad
@@ -115,7 +115,7 @@ def gather_cubes(
     nm: np.ndarray | None = None
     with cube_store(path, overwrite=overwrite) as store:
         for t, result in enumerate(results):
-            with open_file(Path(result)) as frame:
+            with damage_as_input_error(Path(result), "a result"), open_file(Path(result)) as frame:
                 # of snapshot and residual only that of the frame itself, which precedes its neighbors
                 images = {name: frame[name].shape[-2:] for name in ("measurement", "residual") if name in frame}
                 content = images | {name: frame[name].shape for name in ("cube", "truth") if name in frame}
@@ -144,8 +144,8 @@ def gather_cubes(
                 if even is not None and not ("sensitivity" in frame and np.array_equal(even, frame["sensitivity"][:])):
                     even = None
                 residuals[t] = frame.attrs.get("residual", np.nan)
-                together[t] = json.loads(frame.attrs.get("parameters", "{}")).get("together", 0)
-                choices.append(json.loads(frame.attrs.get("choice", "{}")))
+                together[t] = parse_json(str(frame.attrs.get("parameters", "{}"))).get("together", 0)
+                choices.append(parse_json(str(frame.attrs.get("choice", "{}"))))
                 choices[-1].pop("plan", None)  # one for all, nearly, and large
                 if not frame.attrs.get("ok", True):
                     misfits.append(str(frame.attrs.get("verdict", "")))

@@ -1,6 +1,5 @@
 """Read a measurement: snapshot, mask, shifts and other data of the file, with notes on what was inferred."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -10,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cassi.errors import InputError, Note, one_line
+from cassi.errors import InputError, Note, one_line, parse_json
 from cassi.files.atomic import PathLike, file_sha256
 from cassi.files.container import Container, Entry
 from cassi.files.cubes import stack_order
@@ -341,8 +340,8 @@ def _refined(container: Container) -> Mapping[str, Any] | None:
     """What the file of a camera says was found and corrected of its mask, if anything."""
     if not is_found_camera(container):
         return None
-    with suppress(ValueError, TypeError):
-        camera = json.loads(str(container.attributes["camera"]))
+    with suppress(ValueError, TypeError, KeyError, AttributeError):
+        camera = parse_json(str(container.attributes["camera"]))
         learned = camera.get("mask_error") or {}
         known = {"findings": camera.get("findings") or [camera["message"]], "captures": learned.get("captures", 0)}
         return known if camera["accepted"] else None

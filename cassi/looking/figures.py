@@ -25,7 +25,7 @@ from cassi.files.atomic import PathLike, replacing
 from cassi.looking.color import Array, as_cube, color_note, cube_to_srgb, shown_range, value_label, white_level
 from cassi.looking.drawing import draw_points, draw_scale_bar, draw_spectra, draw_strip, strip_of
 from cassi.looking.metrics import band_psnr, residual_whiteness, spectral_angles
-from cassi.looking.report_data import MAX_VALUES, ReportData, thinned
+from cassi.looking.report_data import MAX_VALUES, ReportData, of_a_file, thinned
 from cassi.looking.spectra_points import choose_points as choose_points, points_of
 from cassi.looking.style import (
     ABOVE,
@@ -179,6 +179,7 @@ def convergence(history: Sequence[Record], *, markers: Sequence[tuple[int, str]]
 
 
 @styled
+@of_a_file
 def summary(data: ReportData, *, caption: str = "", look: Look = USUAL) -> Figure:
     """One page: snapshot, picture, the true picture or else the residual, eight bands, and six spectra.
 
@@ -278,6 +279,7 @@ def difference(
     return figure
 
 
+@of_a_file
 def figures_of(data: ReportData, *, caption: str = "", look: Look = USUAL) -> dict[str, Figure]:
     """All figures that apply to a result, by name, for `save_figures`; `caption` is that of the summary.
 

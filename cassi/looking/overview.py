@@ -2,10 +2,9 @@
 
 import base64
 import io
-import json
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -13,11 +12,11 @@ from urllib.parse import quote
 import numpy as np
 from PIL import Image
 
-from cassi.errors import InputError
+from cassi.errors import InputError, parse_json
 from cassi.files.atomic import PathLike, write_text
 from cassi.files.frames import natural
 from cassi.looking.color import cube_to_srgb
-from cassi.looking.report_data import ReportData, read_report, thinned
+from cassi.looking.report_data import ReportData, of_a_file, read_report, thinned
 from cassi.looking.report_page import page_of, write_report
 
 MAX_SIDE = 192  # of a small picture [pixel]
@@ -31,23 +30,27 @@ def inline_html(data: ReportData) -> str:
     return page_of("card.html", {"one": _card(data)})
 
 
-def write_index(folder: PathLike) -> Path:
+def write_index(folder: PathLike, warn: Callable[[str], object] = str) -> Path:
     """Write `index.html` into a folder of results: a small picture of each, its numbers, and whether it can be trusted.
 
     Results are the HDF5 files in the folder with a cube; of a stack the first is shown. Method, plan and camera stand
     above if they are the same for all. Each card links to its report, if there is one, or to its file. Failed snapshots
-    are listed with the reason, from `index.jsonl`. An older index is replaced.
+    are listed with the reason, from `index.jsonl`, and so are results that are damaged, of which `warn` is told. An
+    older index is replaced.
 
     Raises:
         InputError: the folder has no result.
         OutputError: the page cannot be written.
     """
     place = Path(folder)
-    results = []
+    results, damaged = [], list[tuple[str, str]]()
     for path in sorted(place.glob("*.h5"), key=natural):
         try:
             card = _card(read_report(path))
-        except InputError:  # not a result: a measurement, a calibration
+        except InputError as error:
+            if error.kind not in ("measurement", "no result"):
+                warn(f"{error}; left out of the index")
+                damaged.append((path.name, str(error)))
             continue
         target = report_beside(path) if has_report(path) else path
         results.append(card | {"name": path.name, "link": quote(os.fsencode(target.name))})
@@ -55,13 +58,19 @@ def write_index(folder: PathLike) -> Path:
         raise InputError(f"{place}: no result in it, expected HDF5 files with a cube")
     failed, bad = _failures(place), sum(bool(one["problems"]) for one in results)
     parts = [f"{len(results)} results", f"{bad} of them not to be trusted" if bad else ""]
-    summary = ", ".join(filter(None, [*parts, f"{len(failed)} failed" if failed else ""]))
+    parts += [f"{len(failed)} failed" if failed else "", f"{len(damaged)} damaged and left out" if damaged else ""]
+    summary = ", ".join(filter(None, parts))
     methods = Counter(one["method"] for one in results)
     if len(methods) > 1:  # would mislead a comparison of frames
         listed = "; ".join(f"{count} by {method or 'an unknown method'}" for method, count in methods.most_common())
         summary += f". The method differs from snapshot to snapshot ({listed}): --save-plan uses one plan for all"
     lines = [summary, *_common(results)]
-    content = {"title": place.resolve().name, "lines": lines, "results": results, "failed": failed}
+    content = {
+        "title": place.resolve().name,
+        "lines": lines,
+        "results": results,
+        "left_out": [*((name, f"failed: {why}") for name, why in failed), *damaged],
+    }
     index = place / "index.html"
     write_text(index, page_of("index.html", content))
     return index
@@ -100,12 +109,13 @@ def _common(results: Sequence[dict[str, Any]]) -> list[str]:
 def _failures(place: Path) -> list[tuple[str, str]]:
     """Names and reasons of failed snapshots, as recorded by the run."""
     try:
-        lines = [json.loads(line) for line in (place / "index.jsonl").read_text(encoding="utf-8").splitlines()]
+        lines = [parse_json(line) for line in (place / "index.jsonl").read_text(encoding="utf-8").splitlines()]
         return [(str(one["frame"]), str(one["reason"])) for one in lines if one.get("status") == "failed"]
     except (OSError, ValueError, KeyError, AttributeError, TypeError):  # no such run, or a file of another kind
         return []
 
 
+@of_a_file
 def _card(data: ReportData) -> dict[str, Any]:
     """What the templates show of a result: its picture, an inline PNG, and words."""
     bands, height, width = data.cube.shape

@@ -12,11 +12,11 @@ from typing import Any, Self
 import numpy as np
 from matplotlib.path import Path as Outline
 
-from cassi.errors import InputError, one_line
+from cassi.errors import InputError, one_line, parse_json
 from cassi.files.atomic import PathLike, check_readable, write_text
 from cassi.looking.color import value_label
 from cassi.looking.drawing import band_name
-from cassi.looking.report_data import CubeLike, ReportData
+from cassi.looking.report_data import CubeLike, ReportData, of_a_file
 from cassi.optics.measurement import same_values
 
 MAX_CORNERS = 10_000
@@ -102,6 +102,7 @@ class RegionSpectrum:
     is_cut: bool = False  # a part of the region lies outside of the scene
 
 
+@of_a_file
 def spectrum_of(data: ReportData, region: Region, *, of: CubeLike | None = None) -> RegionSpectrum:
     """The spectrum of a region of a result.
 
@@ -140,7 +141,7 @@ def read_regions(path: PathLike) -> list[Region]:
     """
     where, wanted = Path(path), 'expected {"regions": [{"name": ..., "corners": [[row, column], ...]}]}'
     try:
-        content: Any = json.loads(check_readable(where).read_text(encoding="utf-8"))
+        content: Any = parse_json(check_readable(where).read_text(encoding="utf-8"))
     except InputError:
         raise
     except ValueError as error:

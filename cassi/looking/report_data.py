@@ -1,20 +1,21 @@
 """The content of a report: cube, snapshot, truth, history and texts, from memory or from a file."""
 
-import json
 import math
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cassi.choice.doubts import fit_warnings, imprint_warnings
-from cassi.errors import InputError
+from cassi.errors import InputError, parse_json
 from cassi.evidence.judge import POOR_FIT
 from cassi.files.atomic import PathLike
-from cassi.files.container import Container, Entry
+from cassi.files.container import Container, Entry, damage_as_input_error
 from cassi.files.names import is_result
 from cassi.files.opening import open_container
 from cassi.files.wavelength_files import read_wavelengths
@@ -27,6 +28,8 @@ MAX_SCORED = 100_000_000  # values of a cube up to which it is scored against it
 RANKS = {"cube": 3, "truth": 3, "uncertainty": 3, "measurement": 2, "residual": 2}  # of one frame
 
 Array = NDArray[Any]
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class CubeLike(Protocol):
@@ -57,6 +60,7 @@ class ReportData:
         markers: iterations at which the run changed, with a label: (iteration, text).
         verdict: whether mask and measurement belong together, as a sentence.
         ok: whether that verdict is good; otherwise figures and report show a warning.
+        source: the file that it was read from, to which errors belong; empty for one in memory.
 
     Raises:
         ValueError: inconsistent shapes.
@@ -77,6 +81,7 @@ class ReportData:
     markers: Sequence[tuple[int, str]] = ()
     verdict: str = ""
     ok: bool = True
+    source: str = ""
 
     def __post_init__(self) -> None:
         shape = tuple(self.cube.shape)
@@ -143,6 +148,19 @@ def thinned(cube: CubeLike, every: int) -> Array:
     """Every `every`-th row and column of a cube, read band by band."""
     bands = range(cube.shape[0])
     return np.concatenate([cube[c : c + 1, slice(None, None, every), slice(None, None, every)] for c in bands])
+
+
+def of_a_file(show: Callable[Concatenate[ReportData, P], T]) -> Callable[Concatenate[ReportData, P], T]:
+    """A function that shows a result; what the content of a file makes impossible is an InputError that names it."""
+
+    @wraps(show)
+    def shown(data: ReportData, /, *args: P.args, **named: P.kwargs) -> T:
+        if not data.source:
+            return show(data, *args, **named)
+        with damage_as_input_error(Path(data.source), "a result"):
+            return show(data, *args, **named)
+
+    return shown
 
 
 def report_of(result: Any, *, frame: int = 0) -> ReportData:
@@ -214,31 +232,33 @@ def read_report(path: PathLike, *, frame: int = 0) -> ReportData:
         what = "this is a measurement, not the result of a run; reconstruct it first"
         raise InputError(f"{path}: {what}", kind="measurement")
     if "cube" not in found or len(found["cube"].shape) not in (3, 4):
-        raise InputError(f"{path}: no cube (C, H, W) in it, expected the result of a run; found {container.listing()}")
+        what = f"no cube (C, H, W) in it, expected the result of a run; found {container.listing()}"
+        raise InputError(f"{path}: {what}", kind="no result" if "cube" not in found else "")
     frames = found["cube"].shape[:-3]
     if not 0 <= frame < (frames[0] if frames else 1):
         raise InputError(f"{path}: no frame {frame}, the file holds {frames[0] if frames else 1}; count from 0")
+    with damage_as_input_error(Path(path), "a result"):
 
-    def numbers(name: str) -> Array | None:
-        return np.ravel(container.read(found[name])).astype(np.float64) if name in found else None
+        def numbers(name: str) -> Array | None:
+            return np.ravel(container.read(found[name])).astype(np.float64) if name in found else None
 
-    columns = [column for name in Record._fields if (column := numbers(f"history/{name}")) is not None]
-    rows = zip(*columns, strict=True) if len(columns) == len(Record._fields) else ()
-    parts: dict[str, Any] = {
-        name: _Stored(container, found[name], rank, frame)
-        for name, rank in RANKS.items()
-        if name in found and len(found[name].shape) in (rank, rank + 1)
-    }
-    parts |= {name: parts[name][:, :] for name in ("measurement", "residual") if name in parts}
-    parts["history"] = [Record(int(k), float(s), float(r), float(c)) for k, s, r, c in rows]
-    bands = found["cube"].shape[-3]
-    nm = read_wavelengths(container, found["wavelengths"], bands) if "wavelengths" in found else None
-    parts |= {"wavelengths": nm, "title": Path(path).name}
-    facts = {name: _from_json(value) for name, value in container.attributes.items()}
-    try:
-        return _filled(parts, facts, frame, frames)
-    except ValueError as error:
-        raise InputError(f"{path}: {error}") from error
+        columns = [column for name in Record._fields if (column := numbers(f"history/{name}")) is not None]
+        rows = zip(*columns, strict=True) if len(columns) == len(Record._fields) else ()
+        parts: dict[str, Any] = {
+            name: _Stored(container, found[name], rank, frame)
+            for name, rank in RANKS.items()
+            if name in found and len(found[name].shape) in (rank, rank + 1)
+        }
+        parts |= {name: parts[name][:, :] for name in ("measurement", "residual") if name in parts}
+        parts["history"] = [Record(int(k), float(s), float(r), float(c)) for k, s, r, c in rows]
+        bands = found["cube"].shape[-3]
+        nm = read_wavelengths(container, found["wavelengths"], bands) if "wavelengths" in found else None
+        parts |= {"wavelengths": nm, "title": Path(path).name, "source": os.fspath(path)}
+        facts = {name: _from_json(value) for name, value in container.attributes.items()}
+        try:
+            return _filled(parts, facts, frame, frames)
+        except ValueError as error:
+            raise InputError(f"{path}: {error}") from error
 
 
 def _filled(parts: Mapping[str, Any], facts: dict[str, Any], frame: int, frames: tuple[int, ...]) -> ReportData:
@@ -246,7 +266,7 @@ def _filled(parts: Mapping[str, Any], facts: dict[str, Any], frame: int, frames:
     choice, parameters = (
         value if isinstance(value := facts.pop(name, None), dict) else {} for name in ("choice", "parameters")
     )
-    choice = choice["frames"][frame] if "frames" in choice else choice
+    choice = dict(choice["frames"][frame] if "frames" in choice else choice)
     history = list(parts["history"])  # of all frames in a row, each from iteration 1
     starts = [i for i, record in enumerate(history) if record.iteration == 1]
     if frames and len(starts) == frames[0]:
@@ -272,6 +292,6 @@ def _filled(parts: Mapping[str, Any], facts: dict[str, Any], frame: int, frames:
 def _from_json(value: object) -> object:
     """The value of an attribute; text with a JSON list or mapping is decoded."""
     try:
-        return json.loads(value) if isinstance(value, str) and value.lstrip().startswith(("{", "[")) else value
+        return parse_json(value) if isinstance(value, str) and value.lstrip().startswith(("{", "[")) else value
     except ValueError:
         return value

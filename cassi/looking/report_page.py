@@ -23,7 +23,7 @@ from cassi.files.atomic import PathLike, check_place, replacing
 from cassi.looking.color import color_note, cube_to_srgb, shown_range, value_label
 from cassi.looking.methods import methods_text
 from cassi.looking.metrics import band_psnr, residual_whiteness
-from cassi.looking.report_data import MAX_VALUES, ReportData, read_report, thinned
+from cassi.looking.report_data import MAX_VALUES, ReportData, of_a_file, read_report, thinned
 from cassi.looking.spectra_points import points_of
 from cassi.solvers.loop import ENDED
 
@@ -74,6 +74,7 @@ def write_report(path: PathLike, data: ReportData | PathLike, *, overwrite: bool
     return path
 
 
+@of_a_file
 def make_page(data: ReportData) -> str:
     """The HTML text of the report, including the cubes."""
     cubes = {"cube": data.cube, "truth": data.truth, "uncertainty": data.uncertainty}

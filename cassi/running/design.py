@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.errors import InputError
+from cassi.errors import InputError, parse_json
 from cassi.files.atomic import PathLike, write_text
 from cassi.files.cubes import read_cube
 from cassi.files.formats.table import SUFFIXES
@@ -171,7 +171,7 @@ def study(
     before = log.read_text(encoding="utf-8") if log.exists() else ""
     for line in before.splitlines():
         try:
-            known[tuple(json.loads(line)["key"])] = json.loads(line)
+            known[tuple(parse_json(line)["key"])] = parse_json(line)
         except (ValueError, KeyError, TypeError):  # cut off by the end of an earlier run
             continue
 

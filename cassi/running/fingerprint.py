@@ -6,7 +6,8 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from cassi.errors import InputError
-from cassi.files.atomic import file_sha256
+from cassi.files.atomic import file_sha256, stamp_of
 from cassi.kernels.dispatch import pick_device
 from cassi.priors.learned import DEFAULT, KINDS, LearnedPrior
 from cassi.settings import Settings
@@ -66,6 +67,42 @@ def fingerprints(read: object, solve: object, *others: object) -> Callable[[Fram
         return hashlib.sha256(made_from.encode()).hexdigest()
 
     return fingerprint_of
+
+
+Stamps = Mapping[str, tuple[int, ...]]  # of files
+
+
+def named_files(*values: object) -> Iterator[str]:
+    """The files that a fingerprint of these depends on: of frames, functions, settings ..., at any depth."""
+    for value in values:
+        if isinstance(value, partial):
+            yield from named_files(value.func, *value.args, value.keywords)
+        elif isinstance(value, Frame):
+            yield from value.paths
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            yield from named_files(*(getattr(value, field.name) for field in dataclasses.fields(value)))
+        elif isinstance(value, Mapping):
+            yield from named_files(*value.values())
+        elif isinstance(value, list | tuple):
+            yield from named_files(*value)
+        elif isinstance(value, str | os.PathLike) and os.path.isfile(value):
+            yield os.fspath(value)
+
+
+def stamps_of(paths: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """`stamp_of` each file that there is; a pipe is none."""
+    stamps: dict[str, tuple[int, ...]] = {}
+    for path in filter(os.path.isfile, paths):
+        with suppress(OSError, ValueError):
+            stamps[path] = stamp_of(path)
+    return stamps
+
+
+def changed_since(stamps: Stamps) -> str:
+    """A file that is no longer what it was, in words, if only for a while; empty if there is none."""
+    now = stamps_of(stamps)
+    changed = next((path for path, stamp in stamps.items() if now.get(path) != stamp), "")
+    return changed and f"{changed}: was changed while the run read it; run again"
 
 
 def described(function: object) -> dict[str, Any]:

@@ -25,14 +25,14 @@ from filelock import Timeout
 from torch import Tensor
 
 from cassi.errors import InputError, OutputError, one_line
-from cassi.files.atomic import DISK_FULL, check_place, hold, remove_abandoned, write_text
+from cassi.files.atomic import DISK_FULL, check_place, file_sha256, hold, remove_abandoned, write_text
 from cassi.files.formats.hdf5 import open_file
 from cassi.files.frames import find_files, frame_name, natural
 from cassi.files.reading import read_measurement
 from cassi.kernels.dispatch import pick_device
 from cassi.kernels.machine import free_memory, num_cores
 from cassi.running.arguments import load
-from cassi.running.fingerprint import Frame, fingerprints
+from cassi.running.fingerprint import Frame, changed_since, fingerprints, named_files, stamps_of
 from cassi.running.once import Once
 from cassi.running.pipeline import (
     CUBES_AT_ONCE,
@@ -186,7 +186,7 @@ def reconstruct_many(
         remove_abandoned(root, {f"{frame.name}{end}" for frame in frames for end in ("_cube.h5", "_report.html")})
         failed = _too_long(root, frames)
         named = [frame for frame in frames if frame.name not in failed]
-        finished, todo = _plan(root, named, fingerprints(read, solve), overwrite)
+        finished, todo = _plan(root, named, read, solve, overwrite)
         found = len(finished)
         if todo:
             count = batch or (1 if executor else _at_once(read, solve, [job.frame for job in todo]))
@@ -223,17 +223,19 @@ def reconstruct_many(
 
 @dataclass(frozen=True)
 class Job:
-    """A frame to compute, the file of its cube, and its fingerprint."""
+    """A frame to compute, the file of its cube, its fingerprint, and the hashes of the files that this is made of."""
 
     frame: Frame
     cube: Path
     fingerprint: str
+    hashes: Mapping[str, str]
 
 
 def _plan(
-    root: Path, frames: Sequence[Frame], fingerprint_of: Callable[[Frame], str], overwrite: bool
+    root: Path, frames: Sequence[Frame], read: object, solve: object, overwrite: bool
 ) -> tuple[dict[str, dict[str, Any]], list[Job]]:
     """Sort the frames into finished ones (with what is known of them) and those to compute."""
+    fingerprint_of, common = fingerprints(read, solve), tuple(named_files(read, solve))
     finished: dict[str, dict[str, Any]] = {}
     todo: list[Job] = []
     changed: list[str] = []
@@ -245,7 +247,8 @@ def _plan(
             continue
         if record is not None:
             changed.append(frame.name)
-        todo.append(Job(frame, cube, fingerprint))
+        hashes = {path: file_sha256(path) for path in stamps_of((*frame.paths, *common))}
+        todo.append(Job(frame, cube, fingerprint, hashes))
     if changed and not overwrite:
         raise InputError(
             f"{root}: {len(changed)} of {len(frames)} results were made otherwise (first {changed[0]}): by other "
@@ -269,15 +272,16 @@ def _too_long(root: Path, frames: Sequence[Frame]) -> dict[str, str]:
 
 
 def read_record(cube: Path) -> dict[str, Any] | None:
-    """The `RECORD` in the file of a cube, None if there is none; a foreign file has an empty fingerprint."""
+    """The `RECORD` in the file of a cube, None if there is none; a foreign or damaged file has an empty fingerprint."""
     if not os.path.exists(cube):
         return None
     try:
         with open_file(cube) as file:
             stated = {name: file.attrs.get(name, usual) for name, usual in RECORD.items()}
-    except OSError:
+    except Exception:  # of h5py, undocumented
         return RECORD
-    return {name: value.item() if isinstance(value, np.generic) else value for name, value in stated.items()}
+    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in stated.items()}
+    return plain if all(type(plain[name]) is type(usual) for name, usual in RECORD.items()) else RECORD
 
 
 @contextmanager
@@ -377,6 +381,10 @@ def _solve_and_write(
     is_over: Callable[[], bool] = bool,
 ) -> dict[str, Any]:
     """One frame, on a worker: the cube goes to the disk, only a few values go back."""
+    stamps = stamps_of(job.hashes)
+    for path in stamps:
+        if file_sha256(path) != job.hashes[path]:
+            raise InputError(f"{path}: has changed since the run began; run again")
     m = job.frame.read_by(read)
 
     def stop(record: Record, cube: Tensor) -> bool:
@@ -385,6 +393,8 @@ def _solve_and_write(
     result = solve(m, monitor=stop)
     if is_over():
         raise CancelledError("the run was interrupted")
+    if changed := changed_since(stamps):
+        raise InputError(changed)
     check = result.check
     known = {
         "fingerprint": job.fingerprint,

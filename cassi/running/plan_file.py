@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cassi.choice.plan import Plan
-from cassi.errors import InputError, one_line
+from cassi.errors import InputError, one_line, parse_json
 from cassi.files.atomic import check_place, check_readable, write_text
 from cassi.priors.learned import LearnedPrior
 from cassi.settings import PathLike
@@ -28,7 +28,7 @@ def load_plan(path: PathLike, weights: LearnedPrior | None = None) -> Plan:
         InputError: the file cannot be read, holds no plan of this version of the program, or names other weights.
     """
     try:
-        values = json.loads(check_readable(path).read_text(encoding="utf-8"))
+        values = parse_json(check_readable(path).read_text(encoding="utf-8"))
         if not isinstance(values, dict):
             raise ValueError("holds none")
         return replace(Plan.from_dict(values, weights), source=Path(path).name)
