@@ -170,7 +170,7 @@ def _mosaic_check(detail: np.ndarray, period: tuple[int, int], scores: dict[str,
 
     shares = {n: explained(n, n) for n in range(2, 11)}
     if (most := max(shares.values())) > LIKE * explained(*period) + MIN_SHARE:
-        n = next(n for n, share in shares.items() if share >= COARSER_SHARE * most)
+        n = next(n for n, share in shares.items() if 3 * share >= 2 * most)
         text = f"wrong pattern: the filters repeat every {period[0]} x {period[1]} pixels, the snapshot every {n} x {n}"
         return MaskCheck("wrong mask", text, scores, scores["as given"])
     text = "the masks of the bands repeat, as filters of a mosaic do: the snapshot does not show which band is which"
