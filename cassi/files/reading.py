@@ -324,11 +324,12 @@ def _wavelengths(
         return chosen, "" if chosen is None else wavelength_source(given)
     if found is not None and (stated := read_wavelengths(*found, num_bands)) is not None:
         theirs: np.ndarray | None = None
-        if (entry := find(sources[-1], WAVELENGTHS)) is not None:  # the order of the masks, or of the shifts
+        other = sources[-1]  # of the masks, or shifts, in their order
+        if other is not found[0] and (entry := find(other, WAVELENGTHS)) is not None:
             with suppress(InputError):  # of something else
-                theirs = read_wavelengths(sources[-1], entry, num_bands)
+                theirs = read_wavelengths(other, entry, num_bands)
         if theirs is not None and not same_bands(stated, theirs):
-            what = f"{found[0].path.name} has {span(stated)}, {sources[-1].path.name} {span(theirs)}"
+            what = f"{found[0].path.name} has {span(stated)}, {other.path.name} {span(theirs)}"
             raise InputError(f"{what}; give those of the bands", cures=("wavelengths",))
         return stated, f"the file {found[0].path.name}"
     presets = ", ".join(name for name, preset in PRESETS.items() if len(preset.wavelengths) == num_bands)
