@@ -314,7 +314,9 @@ def test_the_file_of_the_mask_states_what_the_snapshot_does_not(tmp_path, stated
 
 def test_bands_that_do_not_fit_are_refused(tmp_path):
     refused(read_measurement, npz(tmp_path / "a.npz", **SAVED, num_bands=5))
-    assert read_measurement(npz(tmp_path / "a.npz", **SAVED, num_bands=7)).shifts == tuple(range(7))
+    for name in ("num_bands", "bands"):
+        assert read_measurement(npz(tmp_path / "a.npz", **SAVED, **{name: 7})).shifts == tuple(range(7))
+    assert read_measurement(npz(tmp_path / "a.npz", **SAVED, bands=NM)).wavelengths.tolist() == NM.tolist()
 
 
 @pytest.mark.parametrize(

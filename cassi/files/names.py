@@ -32,7 +32,7 @@ PHOTOGRAPH = ("photograph", "side", "pan_img", "paninput", "pan", "rgb")
 BAD_PIXELS = ("bad_pixels", "bad_pixel_mask", "badpixels", "hot_pixels")
 SENSITIVITY = ("sensitivity",)
 STEP = ("step",)
-NUM_BANDS = ("num_bands",)
+NUM_BANDS = ("num_bands", "bands")  # where several are listed under the second, they are wavelengths
 BIT_DEPTH = ("bit_depth",)
 IMAGES = (MEASUREMENT, MASK, TRUTH)
 UNITS = ("nm", "um", "angstrom", "cm1", "ghz", "thz", "ev", "m")  # at the end of a name
@@ -72,6 +72,8 @@ def find(container: Container, names: tuple[str, ...]) -> Entry | None:
         counts = leaf in ("x", "y") or entry.attributes.get("CLASS") == "DIMENSION_SCALE"  # the axis of another array
         if entry.dtype is not None and (long > 1 if is_list else names in IMAGES and long < 2 and counts):
             continue
+        if names == WAVELENGTHS and leaf in NUM_BANDS and long == 0:
+            continue
         stem, _, unit = leaf.rpartition("_")
         if names == WAVELENGTHS and stem in names and unit in UNITS:
             leaf, entry = stem, replace(entry, attributes={"units": unit} | dict(entry.attributes))
@@ -93,7 +95,11 @@ def number_in(names: tuple[str, ...], *sources: Container | Entry) -> float | No
     """
     for source, name in itertools.product(sources, names):
         value = source.attributes.get(name)
+        if name in WAVELENGTHS and np.size(value) > 1:  # type: ignore[arg-type]
+            continue
         if isinstance(source, Container) and value is None and (entry := find(source, (name,))) is not None:
+            if name in WAVELENGTHS and math.prod(entry.shape) > 1:
+                continue
             value = source.read(entry) if entry.dtype is not None else "what is no number"
         if value is None:
             continue
