@@ -401,5 +401,9 @@ def test_a_result_holds_the_model_and_the_error_of_its_mask_not_the_masks(tmp_pa
     with h5py.File(tmp_path / "cube.h5") as file:
         assert file["mask_given"].ndim == file["mask_error"].ndim == 2
     np.testing.assert_allclose(read_found_mask(tmp_path / "cube.h5"), turn(found.mask, how), atol=2e-6)
+    each = np.repeat(given[None], 4, 0)  # one for each band is not repeated in a result
+    cassi.reconstruct(replace(m, mask=each), solver="least-squares", turn_result=how).save(tmp_path / "bands.h5")
+    refused(read_found_mask, tmp_path / "bands.h5")
+    np.testing.assert_allclose(read_found_mask(tmp_path / "bands.h5", each), turn(found.mask, how), atol=2e-6)
     cassi.reconstruct(m, solver="least-squares", camera="as-given").save(tmp_path / "plain.h5")
     refused(read_found_mask, tmp_path / "plain.h5")

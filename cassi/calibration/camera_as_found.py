@@ -202,12 +202,12 @@ class FoundCamera:
         return bool(mask and shifts and np.array_equal(container.read(mask), self.mask))
 
     def images(self, given: np.ndarray) -> dict[str, np.ndarray]:
-        """What the file of a result holds of its mask, as `read_found_mask` takes it: the mask as given, (H, W) or
-        (C, H, W), and the error of its elements, (H, W)."""
+        """What the file of a result holds of its mask, as `read_found_mask` takes it: the mask as given, (H, W), unless
+        there is one for each band, and the error of its elements, (H, W)."""
         if not self.accepted:
             return {}
         error = {} if self.corrected is None else {"mask_error": self.corrected.error.cpu().numpy()}
-        return {"mask_given": given, **error}
+        return error | ({"mask_given": given} if given.ndim == 2 else {})
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values that JSON can hold."""
@@ -220,33 +220,36 @@ class FoundCamera:
         return stated | {"held_out_errors": errors, "mask_error": learned} | asdict(self.model)
 
 
-def read_found_mask(path: str | os.PathLike[str]) -> np.ndarray:
+def read_found_mask(path: str | os.PathLike[str], given: np.ndarray | None = None) -> np.ndarray:
     """The mask of each band, (C, H, W), that a result with a found camera was made with.
 
     It is made again from the mask as given, the model of the camera and the error of the elements that its file holds.
+
+    Args:
+        path: of the result.
+        given: the mask as given where that is one for each band, (C, H, W), which a result does not repeat.
 
     Raises:
         InputError: a file that cannot be read, or of a result whose camera was taken as given.
     """
     container = open_container(Path(path))
-    given_entry, error_entry = container.entry("mask_given"), container.entry("mask_error")
-    if given_entry is None:
-        raise InputError(
-            f"{path}: holds no mask that was found; the camera was taken as given, its mask is in its file"
-        )
+    stored, error = container.entry("mask_given"), container.entry("mask_error")
     with damage_as_input_error(Path(path), "a result"):
-        known = parse_json(str(container.attributes["camera"]))
+        known = parse_json(str(container.attributes.get("camera", "{}")))
         how = str(container.attributes.get("turned", "none"))
         back = {"90": "270", "270": "90"}.get(how, how)
-        given = turn(container.read(given_entry), back)
+        if given is None and stored is not None:
+            given = turn(container.read(stored), back)
+        if given is None or not known.get("accepted"):
+            mask = parse_json(str(container.attributes.get("origin", "{}"))).get("mask", "its own file")
+            raise InputError(f"{path}: holds no mask that was found; the one that was given is that of {mask}")
         model = CameraModel(**{one.name: known[one.name] for one in fields(CameraModel)})
         shifts = parse_json(str(container.attributes["shifts"]))
         mask = np.broadcast_to(model.masks(given, tuple(shifts)), (len(shifts), *given.shape[-2:]))
         if any(known["remainders"]):
             moved = shift_columns(torch.as_tensor(mask.copy()), tuple(known["remainders"]))
             mask = np.clip(moved.numpy(), 0, given.max())
-        if error_entry is not None:
-            mask = np.clip(
-                mask + turn(container.read(error_entry), back), 0, max(MAX_TRANSMISSION, float(mask.max()))
-            ).astype(mask.dtype)
+        if error is not None:
+            most = max(MAX_TRANSMISSION, float(mask.max()))
+            mask = np.clip(mask + turn(container.read(error), back), 0, most).astype(mask.dtype)
         return turn(np.asarray(mask), how)
