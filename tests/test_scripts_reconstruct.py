@@ -65,7 +65,7 @@ def test_result_figures_and_summary_beside_the_input(snapshot, capsys):
         assert (parameters["tv_weight"], parameters["shifts"]) == (0.4, [0, 2, 4, 6])
     assert all(re.match(r"step \d of \d: ", line) for line in captured.err.splitlines())  # in a log lines, no bar
     check_words(captured.out)
-    assert len(captured.out.splitlines()) <= 8 and 1 < len(captured.err.splitlines()) <= 6
+    assert len(captured.out.splitlines()) <= 9 and 1 < len(captured.err.splitlines()) <= 6
 
 
 def test_a_stack_its_mask_in_another_file_and_figures_elsewhere(tmp_path, capsys, monkeypatch):
