@@ -35,7 +35,7 @@ def write_index(folder: PathLike, warn: Callable[[str], object] = str) -> Path:
 
     Results are the HDF5 files in the folder with a cube; of a stack the first is shown. Method, plan and camera stand
     above if they are the same for all. Each card links to its report, if there is one, or to its file. Failed snapshots
-    are listed with the reason, from `index.jsonl`, and so are results that are damaged, of which `warn` is told. An
+    are listed with the reason, from `index.jsonl`, and so are damaged results, which go to `warn`, too. An
     older index is replaced.
 
     Raises:
