@@ -50,6 +50,17 @@ def test_a_step_of_a_training_waits_for_nothing(monkeypatch):
         torch.testing.assert_close(errors_on(CUDA, ledger), expected, rtol=1e-3, atol=1e-3)
 
 
+def test_a_rehearsal_leaves_nothing_behind():
+    """Also where it is not finite: 0 times infinity would stay in the gradients."""
+    prior, e = new_prior(SMALL, 0), example(0)
+    for p in prior.parameters():
+        p.grad = torch.zeros_like(p)
+    look = Look(e, *quick(e.camera, e, 6), torch.zeros(1, dtype=torch.long))
+    look.z[0, 0, 0, 0] = torch.inf
+    errors, _ = add_gradient(prior, e.camera, look, 0.0)
+    assert not errors.isfinite().all() and all(not p.grad.any() for p in prior.parameters())
+
+
 def test_examples_are_drawn_on_the_device():
     for seed in range(8):
         with pretend_cuda():

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -315,13 +316,28 @@ def test_beyond_2_to_the_31_elements(triton_kernels):
     assert y[0, :6].tolist() == [0.5, 1.5, 1.5, 1.5, 1, 0]
     y_x, y_v, back = y.clone(), torch.zeros_like(y), torch.zeros_like(y)
     gram = torch.ones_like(y)
-    rows = (x, x, y, y_x, y_v, back)
-    triton_kernels._data_step[(1,)](*rows, mask, offsets, mask, gram, gram, *sizes, False, False, False, 1 << 16)
-    assert torch.equal(y_v, y)
-    assert x[1, 0, :5].tolist() == [2, 2, 2, 2, 0]
-    y += 1
-    triton_kernels._data_step[(1,)](*rows, mask, offsets, mask, gram, gram, *sizes, False, False, False, 1 << 16)
-    assert x[1, 0, :5].tolist() == [2.5, 2.5, 2.5, 2.5, 0.5]
+    rows, to = (y, y_x, y_v, back), (mask, offsets, mask, gram, gram)
+    for value, second in ((0, [2, 2, 2, 2, 0]), (1, [2.5, 2.5, 2.5, 2.5, 0.5])):
+        y += value
+        triton_kernels._damped_misfit[(1, 1)](x, *rows, *to, *sizes, False, False, False, 1 << 16)
+        assert torch.equal(y_v, y - value)
+        triton_kernels._add_back[(1, 1, 2)](x, x, back, mask, offsets, *sizes, False, 1 << 16)
+        assert x[1, 0, :5].tolist() == second
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError(), RuntimeError("Triton Error [CUDA]: out of memory")], ids=str
+)
+def test_a_full_gpu_is_no_reason_to_do_without_triton(monkeypatch, error):
+    module = SimpleNamespace(squared_distances=mock.Mock(side_effect=[error, None]))
+    monkeypatch.setattr(dispatch, "import_module", lambda name: module)
+    dispatch._triton.cache_clear()
+    try:
+        with pytest.raises(type(error)):
+            dispatch._triton(torch.device("cpu"))
+        assert dispatch._triton(torch.device("cpu")) is module
+    finally:
+        dispatch._triton.cache_clear()
 
 
 class Broken:
@@ -353,10 +369,10 @@ def test_without_triton_there_is_one_warning(monkeypatch, module, cause):
 CONSTANTS: dict[str, dict[str, Any]] = {
     "_forward": {"PER_BAND": FLAG, "SCALED": FLAG, "BLOCK": 256},
     "_adjoint": {"PER_BAND": FLAG, "SCALED": FLAG, "BLOCK": 256},
-    "_data_step": {"PER_BAND": FLAG, "WEIGHTED": FLAG, "ACCELERATE": FLAG, "BLOCK": 512},
-    "_subspace_step": {
-        "PER_BAND": FLAG, "WEIGHTED": FLAG, "NONNEGATIVE": FLAG, "COMPONENTS": 7, "STEP": 0.3, "K": 8, "BLOCK": 128,
-    },
+    "_damped_misfit": {"PER_BAND": FLAG, "WEIGHTED": FLAG, "ACCELERATE": FLAG, "BLOCK": 256},
+    "_add_back": {"PER_BAND": FLAG, "BLOCK": 256},
+    "_misfit": {"PER_BAND": FLAG, "WEIGHTED": FLAG, "COMPONENTS": 7, "BLOCK": 128},
+    "_step_back": {"PER_BAND": FLAG, "NONNEGATIVE": FLAG, "COMPONENTS": 7, "STEP": 0.3, "K": 8, "BLOCK": 128},
     "_see": {"PER_BAND": FLAG, "WEIGHTED": FLAG, "COMPONENTS": 7, "BLOCK": 128},
     "_see_back": {"PER_BAND": FLAG, "WEIGHTED": FLAG, "COMPONENTS": 7, "OF_EACH": FLAG, "K": 8, "BLOCK": 128},
     "_squared_distances": {"CHUNK": 1 << 12, "BLOCK": 128},

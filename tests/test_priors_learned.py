@@ -1,6 +1,8 @@
 """The learned prior's network and its file: shapes, padding, and files that are not what they should be."""
 
+import copy
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -146,3 +148,14 @@ def test_damaged_weights_are_refused(monkeypatch):
     assert load_prior().size == replace(load_prior("research").size, light=1, turns=3) == Size(light=1, turns=3)
     monkeypatch.setitem(KINDS, "free", hashlib.sha256(b"other").hexdigest())
     refused(load_prior, error=ValueError)  # damaged ones
+
+
+def test_a_copy_for_a_device_is_made_once_and_holds_no_other(monkeypatch):
+    """By several threads at a time; `meta` stands for two GPUs."""
+    prior, copies = LearnedPrior(SMALL), []
+    made = copy.deepcopy
+    monkeypatch.setattr("cassi.priors.learned.copy.deepcopy", lambda *given: copies.append(1) or made(*given))
+    with ThreadPoolExecutor(4) as pool:
+        found = [*pool.map(prior.on, 4 * [torch.device("meta")])]
+    assert len(copies) == 1 and all(one is found[0] for one in found)
+    assert prior.on(torch.device("meta", 1))._copies == {} and prior.on(prior.log_tau.device) is prior

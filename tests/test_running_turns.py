@@ -55,6 +55,7 @@ def sizes(monkeypatch) -> list[int]:
         return solve(scene, settings, listener, ks)
 
     monkeypatch.setattr(pipeline, "solve_together", counted)
+    monkeypatch.setattr(pipeline, "may_join", lambda *given: True)
     monkeypatch.setattr(pipeline, "most_together", lambda *given: 3)
     monkeypatch.setattr(many, "_in_turns", lambda solve: True)
     return found
@@ -79,6 +80,19 @@ def test_frames_that_wait_are_solved_together_and_others_alone(sizes):
         torch.testing.assert_close(found.result.x, one.result.x, rtol=0, atol=1e-4 * float(one.result.x.max()))
         assert found.brightness == pytest.approx(one.brightness)
     assert sizes == [3, 2], "five of six share their pixels"
+
+
+def test_memory_is_measured_when_no_other_turn_fills_it(sizes, monkeypatch):
+    turns, scenes, measured = Turns(3), prepared(range(2)), []
+    monkeypatch.setattr(pipeline, "most_together", lambda *given: measured.append(1) or 3)
+    with ThreadPoolExecutor(2) as threads:
+        with turns.turn:
+            calls = [threads.submit(turns, scene, settings(), Listener(), 0.0) for scene in scenes]
+            while len(turns.waiting) < 2:
+                time.sleep(0.001)
+            assert not measured
+        assert all(call.result() for call in calls)
+    assert measured and sizes == [2]
 
 
 def test_one_that_fails_does_not_take_the_others_with_it(sizes, monkeypatch):

@@ -66,6 +66,8 @@ def _triton(device: torch.device) -> ModuleType | None:
         one = torch.ones(1, dtype=torch.float32, device=device)
         module.squared_distances(one, one, one, one)
     except Exception as error:  # a missing compiler and an old GPU raise different types
+        if isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error):
+            raise  # another time there may be room; eager torch needs more of it
         warnings.warn(
             f"Triton does not run on {device} ({type(error).__name__}: {str(error).strip()[:200]}): using "
             "eager torch, which is slower; install triton, a C compiler and Python's headers",
@@ -76,7 +78,7 @@ def _triton(device: torch.device) -> ModuleType | None:
 
 
 def pick_device(name: str | torch.device = "auto") -> torch.device:
-    """The device to compute on: "auto" is the first CUDA device, else the CPU. Applies `pin_float32`.
+    """The device to compute on: "auto" is the first CUDA device, else the CPU.
 
     Raises:
         InputError: an unknown name, or a device that this machine lacks.
@@ -93,7 +95,6 @@ def pick_device(name: str | torch.device = "auto") -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= count:
         available = f"{count} CUDA device{'s' if count > 1 else ''}" if count else "no CUDA device"
         raise InputError(f"device {str(name)!r} is not available: this machine has {available}; use auto or cpu")
-    pin_float32(device)
     return device
 
 
@@ -103,9 +104,3 @@ def unused_gpu(drivers: Path = Path("/proc/driver/nvidia/gpus")) -> str:
         return ""
     why = "this torch is built without CUDA" if torch.version.cuda is None else "torch cannot use it (its driver?)"
     return f"this machine has an NVIDIA GPU, but {why}: the CPU computes; see https://pytorch.org/get-started/locally"
-
-
-def pin_float32(device: torch.device) -> None:
-    """Use full float32 on CUDA in this process, in convolutions too (no TF32)."""
-    if device.type == "cuda":
-        torch.backends.cudnn.allow_tf32 = False

@@ -18,7 +18,6 @@ import triton.language as tl
 from torch import Tensor
 
 _BLOCK = 256  # columns per step of a program
-_ROW_BLOCK = 512  # the same where one program computes a whole row
 _COLUMNS = 128  # columns per step where each thread holds all coefficients of a column: 32 per warp
 _CHUNK = 1 << 12  # elements of a vector summed by one program
 _TILE = (8, 64)  # rows and columns per program of the dual step
@@ -47,33 +46,42 @@ def data_step(
     v: Tensor, y: Tensor, mask: Tensor, shifts: tuple[int, ...], weights: Tensor | None, gram: Tensor, rho: float,
     accelerate: bool, x: Tensor, y_x: Tensor, y_v: Tensor
 ) -> None:  # fmt: skip
-    """`cassi.CASSI.data_step_`: a program reads its row of all bands twice, the second time from the cache."""
+    """`cassi.CASSI.data_step_` in two kernels: to the detector, and back."""
     bands, height, width = v.shape[-3:]
-    detector = y.shape[-1]
-    back = torch.empty_like(y)
+    detector, rows = y.shape[-1], y.numel() // y.shape[-1]
+    back, offsets = torch.empty_like(y), _offsets(shifts, v.device)
     total = gram if rho == 0 else gram + rho
-    rows = (v, x, y, y_x, y_v, back)
-    constants = (mask, _offsets(shifts, v.device), mask if weights is None else weights, gram, total)
-    args = (bands, height, width, detector, mask.ndim == 3, weights is not None, accelerate, _ROW_BLOCK)
+    sizes, per_band = (bands, height, width, detector), mask.ndim == 3
     with _device_of(v):
-        _data_step[(y.numel() // detector,)](*rows, *constants, *args, num_warps=8)
+        _damped_misfit[(rows, triton.cdiv(detector, _BLOCK))](
+            v, y, y_x, y_v, back, mask, offsets, mask if weights is None else weights, gram, total, *sizes, per_band,
+            weights is not None, accelerate, _BLOCK,
+        )  # fmt: skip
+        _add_back[(rows, triton.cdiv(width, _BLOCK), bands)](v, x, back, mask, offsets, *sizes, per_band, _BLOCK)
 
 
 def subspace_step(
     z: Tensor, z_new: Tensor, y: Tensor, e: Tensor, u: Tensor | None, y_z: Tensor, basis: Tensor, mask: Tensor,
     shifts: tuple[int, ...], weights: Tensor | None, gamma: Tensor, omega: Tensor, step: float
 ) -> None:  # fmt: skip
-    """The data step of `cassi.solvers.subspace_tv.subspace_tv`, one program per row: u is the only cube it touches."""
+    """The data step of `cassi.solvers.subspace_tv.subspace_tv`: u is the only cube it touches.
+
+    Two kernels, as what goes back to a column comes from as many detector columns as there are bands.
+    """
     components, height, width = z.shape[-3:]
-    detector = y.shape[-1]
-    back = torch.empty_like(y)
-    tensors = (z, z_new, y, e, z if u is None else u, y_z, back, basis, mask, _offsets(shifts, z.device))
-    constants = (mask if weights is None else weights, gamma, omega)
+    detector, rows = y.shape[-1], y.numel() // y.shape[-1]
+    back, offsets = torch.empty_like(y), _offsets(shifts, z.device)
+    sizes, per_band, warps = (len(shifts), height, width, detector), mask.ndim == 3, _COLUMNS // 32
     # the step is a compile-time constant: Triton rounds numbers passed at run time to float32
-    flags = (mask.ndim == 3, weights is not None, u is not None, components, step)
-    sizes = (len(shifts), height, width, detector, *flags, triton.next_power_of_2(components), _COLUMNS)
+    flags = (per_band, u is not None, components, step, triton.next_power_of_2(components), _COLUMNS)
     with _device_of(z):
-        _subspace_step[(y.numel() // detector,)](*tensors, *constants, *sizes, num_warps=_COLUMNS // 32)
+        _misfit[(rows, triton.cdiv(detector, _COLUMNS))](
+            z, y, e, y_z, back, basis, mask, offsets, mask if weights is None else weights, gamma, omega, *sizes,
+            per_band, weights is not None, components, _COLUMNS, num_warps=warps,
+        )  # fmt: skip
+        _step_back[(rows, triton.cdiv(width, _COLUMNS))](
+            z, z_new, z if u is None else u, back, basis, mask, offsets, *sizes, *flags, num_warps=warps
+        )
 
 
 def see(z: Tensor, basis: Tensor, mask: Tensor, shifts: tuple[int, ...], weights: Tensor | None, y: Tensor) -> None:
@@ -219,42 +227,45 @@ def _adjoint(
 
 
 @triton.jit
-def _data_step(
-    v, x, y, y_x, y_v, back, mask, offsets, weights, gram, total, C, H, W, D, PER_BAND: tl.constexpr,
+def _damped_misfit(
+    v, y, y_x, y_v, back, mask, offsets, weights, gram, total, C, H, W, D, PER_BAND: tl.constexpr,
     WEIGHTED: tl.constexpr, ACCELERATE: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
+    """What goes back from some detector columns of a row, and what v and x make there."""
     row = tl.program_id(0).to(tl.int64)
     b, i = row // H, row % H
     # the smallest normal number: pixels up to it count as dark
     TINY: tl.constexpr = 1.1754943508222875e-38 if v.dtype.element_ty == tl.float32 else 2.2250738585072014e-308
-    for start in range(0, D, BLOCK):
-        j = start + tl.arange(0, BLOCK)
-        inside = j < D
-        forward = _project_row(v, mask, offsets, j, b, i, C, H, W, PER_BAND, BLOCK)
-        if WEIGHTED:
-            forward *= tl.load(weights + i * D + j, mask=inside, other=0.0)
-        misfit = tl.load(y + row * D + j, mask=inside, other=0.0) - forward
-        if ACCELERATE:
-            misfit += tl.load(y_x + row * D + j, mask=inside, other=0.0) - forward
-        damped = tl.load(total + i * D + j, mask=inside, other=0.0)
-        lit = damped > TINY
-        r = tl.where(lit, misfit / tl.where(lit, damped, 1.0), 0.0)
-        diagonal = tl.load(gram + i * D + j, mask=inside, other=0.0)
-        tl.store(y_v + row * D + j, forward, mask=inside)
-        tl.store(y_x + row * D + j, forward + diagonal * r, mask=inside)
-        if WEIGHTED:
-            r *= tl.load(weights + i * D + j, mask=inside, other=0.0)
-        tl.store(back + row * D + j, r, mask=inside)
-    tl.debug_barrier()  # the row of `back` is complete and visible to all threads of the program
-    for start in range(0, W, BLOCK):
-        j = start + tl.arange(0, BLOCK)
-        inside = j < W
-        for c in range(C):
-            position = ((b * C + c) * H + i) * W + j
-            m_row = (c * H + i if PER_BAND else i) * W
-            value = tl.load(back + row * D + j + tl.load(offsets + c), mask=inside, other=0.0)
-            value *= tl.load(mask + m_row + j, mask=inside, other=0.0)
-            tl.store(x + position, tl.load(v + position, mask=inside, other=0.0) + value, mask=inside)
+    j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = j < D
+    forward = _project_row(v, mask, offsets, j, b, i, C, H, W, PER_BAND, BLOCK)
+    if WEIGHTED:
+        forward *= tl.load(weights + i * D + j, mask=inside, other=0.0)
+    misfit = tl.load(y + row * D + j, mask=inside, other=0.0) - forward
+    if ACCELERATE:
+        misfit += tl.load(y_x + row * D + j, mask=inside, other=0.0) - forward
+    damped = tl.load(total + i * D + j, mask=inside, other=0.0)
+    lit = damped > TINY
+    r = tl.where(lit, misfit / tl.where(lit, damped, 1.0), 0.0)
+    diagonal = tl.load(gram + i * D + j, mask=inside, other=0.0)
+    tl.store(y_v + row * D + j, forward, mask=inside)
+    tl.store(y_x + row * D + j, forward + diagonal * r, mask=inside)
+    if WEIGHTED:
+        r *= tl.load(weights + i * D + j, mask=inside, other=0.0)
+    tl.store(back + row * D + j, r, mask=inside)
+
+
+@triton.jit
+def _add_back(v, x, back, mask, offsets, C, H, W, D, PER_BAND: tl.constexpr, BLOCK: tl.constexpr):
+    """x = v + Phi^T back at some columns of a row of one band."""
+    row, c = tl.program_id(0).to(tl.int64), tl.program_id(2)
+    b, i = row // H, row % H
+    j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = j < W
+    value = tl.load(back + row * D + j + tl.load(offsets + c), mask=inside, other=0.0)
+    value *= tl.load(mask + (c * H + i if PER_BAND else i) * W + j, mask=inside, other=0.0)
+    o = ((b * C + c) * H + i) * W + j
+    tl.store(x + o, tl.load(v + o, mask=inside, other=0.0) + value, mask=inside)
 
 
 @triton.jit
@@ -313,55 +324,61 @@ def _see(
 
 
 @triton.jit
-def _subspace_step(
-    z, z_new, y, e, u, y_z, back, basis, mask, offsets, weights, gamma, omega, C, H, W, D, PER_BAND: tl.constexpr,
-    WEIGHTED: tl.constexpr, NONNEGATIVE: tl.constexpr, COMPONENTS: tl.constexpr, STEP: tl.constexpr, K: tl.constexpr,
-    BLOCK: tl.constexpr
+def _misfit(
+    z, y, e, y_z, back, basis, mask, offsets, weights, gamma, omega, C, H, W, D, PER_BAND: tl.constexpr,
+    WEIGHTED: tl.constexpr, COMPONENTS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
+    """What goes back from some detector columns of a row: omega D^+ (e + r), with the new e."""
     row = tl.program_id(0).to(tl.int64)
     b, i = row // H, row % H
     first = (b * COMPONENTS * H + i) * W  # offset of row i in the first coefficient image
-    for start in range(0, D, BLOCK):
-        j = start + tl.arange(0, BLOCK)
-        inside = j < D
-        seen = tl.full([BLOCK], 0.0, z.dtype.element_ty)
-        for c in range(C):
-            n = j - tl.load(offsets + c)
-            lit = (n >= 0) & (n < W)
-            x = _synthesize(z, basis, first, c, n, lit, C, H, W, COMPONENTS, BLOCK)
-            m_row = (c * H + i if PER_BAND else i) * W
-            seen += x * tl.load(mask + m_row + n, mask=lit, other=0.0)
-        if WEIGHTED:
-            seen *= tl.load(weights + i * D + j, mask=inside, other=0.0)
-        r = tl.load(y + row * D + j, mask=inside, other=0.0) - seen
-        e_new = tl.load(gamma + row * D + j, mask=inside, other=0.0)
-        e_new *= tl.load(e + row * D + j, mask=inside, other=0.0) + r
-        tl.store(y_z + row * D + j, seen, mask=inside)
-        tl.store(e + row * D + j, e_new, mask=inside)
-        r = tl.load(omega + row * D + j, mask=inside, other=0.0) * (e_new + r)
-        if WEIGHTED:
-            r *= tl.load(weights + i * D + j, mask=inside, other=0.0)
-        tl.store(back + row * D + j, r, mask=inside)
-    tl.debug_barrier()  # the row of `back` is complete and visible to all threads of the program
-    for start in range(0, W, BLOCK):
-        j = start + tl.arange(0, BLOCK)
-        inside = j < W
-        k = tl.arange(0, K)[:, None]
-        places, both = first + k * (tl.cast(H, tl.int64) * W) + j[None, :], (k < COMPONENTS) & inside[None, :]
-        total = tl.load(z + places, mask=both, other=0.0)
-        for c in range(C):
-            m_row = (c * H + i if PER_BAND else i) * W
-            s = tl.load(back + row * D + j + tl.load(offsets + c), mask=inside, other=0.0)
-            s *= tl.load(mask + m_row + j, mask=inside, other=0.0)
-            if NONNEGATIVE:
-                o = ((b * C + c) * H + i) * W + j
-                old = tl.load(u + o, mask=inside, other=0.0)
-                p = old - _synthesize(z, basis, first, c, j, inside, C, H, W, COMPONENTS, BLOCK)
-                p = tl.where(p < 0, 0.0, p)  # keeps NaN
-                s += STEP * (p + p - old)
-                tl.store(u + o, p, mask=inside)
-            total += tl.load(basis + k * C + c, mask=k < COMPONENTS, other=0.0) * s[None, :]
-        tl.store(z_new + places, total, mask=both)
+    j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = j < D
+    seen = tl.full([BLOCK], 0.0, z.dtype.element_ty)
+    for c in range(C):
+        n = j - tl.load(offsets + c)
+        lit = (n >= 0) & (n < W)
+        x = _synthesize(z, basis, first, c, n, lit, C, H, W, COMPONENTS, BLOCK)
+        seen += x * tl.load(mask + (c * H + i if PER_BAND else i) * W + n, mask=lit, other=0.0)
+    if WEIGHTED:
+        seen *= tl.load(weights + i * D + j, mask=inside, other=0.0)
+    r = tl.load(y + row * D + j, mask=inside, other=0.0) - seen
+    e_new = tl.load(gamma + row * D + j, mask=inside, other=0.0)
+    e_new *= tl.load(e + row * D + j, mask=inside, other=0.0) + r
+    tl.store(y_z + row * D + j, seen, mask=inside)
+    tl.store(e + row * D + j, e_new, mask=inside)
+    r = tl.load(omega + row * D + j, mask=inside, other=0.0) * (e_new + r)
+    if WEIGHTED:
+        r *= tl.load(weights + i * D + j, mask=inside, other=0.0)
+    tl.store(back + row * D + j, r, mask=inside)
+
+
+@triton.jit
+def _step_back(
+    z, z_new, u, back, basis, mask, offsets, C, H, W, D, PER_BAND: tl.constexpr, NONNEGATIVE: tl.constexpr,
+    COMPONENTS: tl.constexpr, STEP: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """z_new = z + B (Phi^T back + STEP (2 p - u)) and u = p at some columns of a row, p = max(u - B^T z, 0)."""
+    row = tl.program_id(0).to(tl.int64)
+    b, i = row // H, row % H
+    first = (b * COMPONENTS * H + i) * W
+    j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = j < W
+    k = tl.arange(0, K)[:, None]
+    places, both = first + k * (tl.cast(H, tl.int64) * W) + j[None, :], (k < COMPONENTS) & inside[None, :]
+    total = tl.load(z + places, mask=both, other=0.0)
+    for c in range(C):
+        s = tl.load(back + row * D + j + tl.load(offsets + c), mask=inside, other=0.0)
+        s *= tl.load(mask + (c * H + i if PER_BAND else i) * W + j, mask=inside, other=0.0)
+        if NONNEGATIVE:
+            o = ((b * C + c) * H + i) * W + j
+            old = tl.load(u + o, mask=inside, other=0.0)
+            p = old - _synthesize(z, basis, first, c, j, inside, C, H, W, COMPONENTS, BLOCK)
+            p = tl.where(p < 0, 0.0, p)  # keeps NaN
+            s += STEP * (p + p - old)
+            tl.store(u + o, p, mask=inside)
+        total += tl.load(basis + k * C + c, mask=k < COMPONENTS, other=0.0) * s[None, :]
+    tl.store(z_new + places, total, mask=both)
 
 
 @triton.jit

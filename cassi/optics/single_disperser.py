@@ -166,9 +166,9 @@ class CASSI(CodedAperture):
         return out
 
     def fused_step(self, y: Tensor, B: Tensor, gamma: Tensor, omega: Tensor, step: float) -> FusedStep | None:
-        """`Camera.fused_step` in one kernel, if the device has one."""
+        """`Camera.fused_step` without the cube, if the device has a kernel for it."""
         fast = kernels(y, B, self.mask, self.weights, gamma, omega)
-        if fast is None:
+        if fast is None or (fast is not cpu and len(B) > MAX_UNROLLED):
             return None
         return partial(
             fast.subspace_step, y=y, basis=B, mask=self.mask, shifts=self.shifts, weights=self.weights, gamma=gamma,

@@ -19,6 +19,7 @@ import hashlib
 import json
 import math
 import os
+import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -39,6 +40,7 @@ DEFAULT = "free"
 MIN_BANDS = 8  # of the cameras in training
 MULTIPLE = 8  # to which images are padded, as the network halves them three times [pixel]
 MAX_SIZE = 4096  # of anything of a network in a file
+_COPYING = threading.Lock()
 _NUM_MAPS = 2  # inputs besides z and d: visibility and noise of each pixel
 
 
@@ -160,9 +162,12 @@ class LearnedPrior(nn.Module):
         """The prior on a device: itself, or a cached copy, as others may use this one at the same time."""
         if self.log_tau.device == device:
             return self
-        if device not in self._copies:
-            self._copies[device] = copy.deepcopy(self).to(device)
-        return self._copies[device]
+        with _COPYING:
+            if device not in self._copies:
+                self._copies[device] = copy.deepcopy(self, {id(self._copies): {}}).to(
+                    device
+                )  # without the other copies
+            return self._copies[device]
 
     def of_turn(self, turn: int | Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """log_tau (T + 1, K) and log_floor (T + 1,) of a turn, a number or a tensor (1,), and its stages (T,).

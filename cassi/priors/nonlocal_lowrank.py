@@ -89,9 +89,10 @@ class NonlocalDenoiser:
                     raise FloatingPointError(_NOT_FINITE)
                 level = self._sigma.to(z).expand(K).contiguous().view(-1, 1, 1)
                 positions = H * (W - self._patch + 1)  # from one stack to the next
-                matches = (_match(_features(stack / level, self._patch), self._stride) for stack in stacks)
-                groups = torch.cat([match + n * positions for n, match in enumerate(matches)])
-                self._filters = GroupFilters(high, level, groups, self._patch)
+                groups = [_match(_features(stack / level, self._patch), self._stride) for stack in stacks]
+                if N > 1:
+                    groups = [torch.cat([group.add_(n * positions) for n, group in enumerate(groups)])]
+                self._filters = GroupFilters(high, level, groups[0], self._patch)
             self._filters.apply_(high)
         return z if N == 1 and z.is_contiguous() else high.view(K, N, H, W).transpose(0, 1).reshape(z.shape)
 
@@ -288,7 +289,8 @@ def _match(features: Tensor, stride: int, window: int = WINDOW, group: int = GRO
 def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
     """Eigendecompositions; on the CPU in one thread, because several would mostly wait for each other."""
     try:
-        ((values, vectors),) = side_by_side(torch.linalg.eigh, [matrices])
+        eigh = torch.linalg.eigh
+        ((values, vectors),) = side_by_side(eigh, [matrices]) if matrices.is_cpu else [eigh(matrices)]
     except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
         raise FloatingPointError(_NOT_FINITE) from error
     return values, vectors

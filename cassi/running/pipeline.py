@@ -222,16 +222,21 @@ def solve_frames(scene: Scene, settings: Settings, listener: Listener, start: fl
     return outcomes
 
 
-def most_together(A: Camera, settings: Settings, listener: Listener = Listener()) -> int:
-    """How many frames may be solved at a time: on a GPU as its memory allows, where a plan leaves nothing open."""
+def may_join(A: Camera, settings: Settings, listener: Listener = Listener()) -> bool:
+    """Whether a frame may be solved together with others: on a GPU, where a plan leaves nothing open."""
     plan, watched = settings.plan, listener.monitor is not None or settings.budget is not None  # each frame by itself
     if A.device.type != "cuda" or settings.solver != "auto" or not isinstance(plan, Plan) or watched:
+        return False
+    return all(stage.together for stage in plan.stages)
+
+
+def most_together(A: Camera, settings: Settings, listener: Listener = Listener()) -> int:
+    """How many frames may be solved at a time, as far as memory is free now."""
+    if not may_join(A, settings, listener):
         return 1
-    values = math.prod(A.cube_shape) * max(
-        (stage.count for stage in plan.stages if isinstance(stage, Views)), default=1
-    )
-    fit = all(stage.together for stage in plan.stages) and frames_that_fit(A.device, values)
-    return min(TOGETHER, fit or 1)
+    stages = cast(Plan, settings.plan).stages
+    views = max((stage.count for stage in stages if isinstance(stage, Views)), default=1)
+    return min(TOGETHER, frames_that_fit(A.device, views * math.prod(A.cube_shape)))
 
 
 def frames_that_fit(device: torch.device, values: int) -> int:

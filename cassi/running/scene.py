@@ -13,7 +13,7 @@ from cassi.calibration.camera_as_found import FoundCamera
 from cassi.choice.plan import Plan
 from cassi.errors import InputError
 from cassi.evidence.noise import CameraNoise
-from cassi.kernels.dispatch import pick_device, pin_float32
+from cassi.kernels.dispatch import pick_device
 from cassi.optics.building import build_camera
 from cassi.optics.coded_aperture import CodedAperture
 from cassi.optics.detector import black_level_of, brightness, check_light
@@ -104,7 +104,6 @@ def prepare_camera(A: Camera, measurement: Array, settings: Settings) -> Scene:
         raise InputError(f"the mask must be an array, a tensor, a file or a camera, got {type(A).__name__}")
     if A.dtype not in (torch.float32, torch.float64):
         raise InputError(f"a camera computes in float32 or float64, got {A.dtype}; build it from such a mask")
-    pin_float32(A.device)
     names = ("shifts", "step", "num_bands", "psf", "dark", "pattern")
     if twice := [name for name in names if getattr(settings, name) is not None]:
         what = "a camera brings its own geometry and blur along, and a dark frame is subtracted before"

@@ -27,25 +27,28 @@ class Turns:
     Attributes:
         most: frames of a turn.
         is_over: whether the run was interrupted; asked each iteration.
+        waiting: frames that nobody has taken; `queue` is held while the list changes, `turn` while frames are solved.
     """
 
     most: int
     is_over: Callable[[], bool] = bool
     waiting: list[tuple[Scene, Future[list[Outcome]]]] = field(default_factory=list)
+    queue: threading.Lock = field(default_factory=threading.Lock)
     turn: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, scene: Scene, settings: Settings, listener: Listener, start: float) -> list[Outcome]:
-        most = min(self.most, pipeline.most_together(scene.A, settings))
-        if most == 1:
+        if self.most == 1 or not pipeline.may_join(scene.A, settings):
             return pipeline.solve_frames(scene, settings, listener, start)
         mine = scene, Future[list[Outcome]]()
-        self.waiting.append(mine)
+        with self.queue:
+            self.waiting.append(mine)
         with self.turn:
-            if mine in self.waiting:  # not taken along by another
-                others = [one for one in self.waiting if one is not mine and alike(one[0], scene)]
-                taken = [mine, *others[: most - 1]]
-                for one in taken:
-                    self.waiting.remove(one)
+            if not mine[1].done():  # not taken along by another, who is done with it
+                most = min(self.most, pipeline.most_together(scene.A, settings))  # what is free beside no other turn
+                with self.queue:
+                    others = [one for one in self.waiting if one is not mine and alike(one[0], scene)]
+                    taken = [mine, *others[: most - 1]]
+                    self.waiting = [one for one in self.waiting if one not in taken]
                 self._solve(taken, settings)
         return mine[1].result()
 

@@ -171,7 +171,10 @@ def add_gradient(prior: LearnedPrior, camera: CASSI, look: Look, share: float) -
     errors, z = stage_errors(prior, camera, look)
     parameters = list(prior.parameters())
     grads = [p.grad for p in parameters if p.grad is not None]
-    torch._foreach_add_(grads, torch.autograd.grad(loss(errors), parameters), alpha=share)
+    found = torch.autograd.grad(loss(errors), parameters)
+    if not share:  # of a rehearsal, which leaves nothing behind: 0 times infinity would
+        found = tuple(grad.nan_to_num(0.0, 0.0, 0.0) for grad in found)
+    torch._foreach_add_(grads, found, alpha=share)
     return errors.detach(), z
 
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from cassi.files.atomic import replacing
+from cassi.kernels.caller import undisturbed
 from cassi.priors.learned import KINDS, LearnedPrior, Size, load_prior, packed, shipped_weights
 from training.cameras import AnyCamera, OneCamera, load_masks, read_camera
 from training.chance import Chance
@@ -218,6 +219,7 @@ class Training:
         s = self.settings
         return load_scenes(s.data, self.device, measured=s.measured, seed=s.seed, limit=s.limit)
 
+    @undisturbed
     def run(self, *, bar: bool = False, seconds: float = math.inf) -> None:
         """Train until the minutes are over, or after these `seconds` in all; a checkpoint every minute and at the end.
 
