@@ -1,5 +1,9 @@
 """Warnings about a result, made from its numbers: for the program, for its file and for its pages."""
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from cassi.errors import Note
 from cassi.evidence.judge import MAX_IMPRINT, POOR_FIT
 
@@ -56,5 +60,19 @@ def bend_warnings(bend: float | None) -> tuple[str, ...]:
     text = (
         f"the residual bends with brightness ({bend:+.2f}, good: within {MAX_BEND:g}): the counts do not rise with the "
         "light, as with the gamma curve of 8-bit cameras or near saturation; record linear counts, or undo the curve"
+    )
+    return (Note(text, CONCERN),)
+
+
+def texture_warnings(bands: Sequence[int], wavelengths: np.ndarray | None) -> tuple[str, ...]:
+    """Warn of bands whose fine texture is not the scene's; `bands` is that of `cassi.evidence.texture`."""
+    if not bands:
+        return ()
+    names = [f"{b + 1}" if wavelengths is None else f"{wavelengths[b]:.0f}" for b in bands]
+    unit = "band" if wavelengths is None else "nm"
+    named = f"{unit} {', '.join(names)}" if wavelengths is None else f"{', '.join(names)} {unit}"
+    text = (
+        f"fine texture is not resolved at {named}: light is weak there, and no other band shows it; trust coarser "
+        "detail alone, or learn the mask from several captures (calibrate refine)"
     )
     return (Note(text, CONCERN),)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.choice.doubts import CONCERN, bend_warnings, fit_warnings, imprint_warnings
+from cassi.choice.doubts import CONCERN, bend_warnings, fit_warnings, imprint_warnings, texture_warnings
 from cassi.errors import Note
 from cassi.optics.measurement import MAX_TRANSMISSION, Measurement
 from cassi.running.result import Finished
@@ -122,7 +122,8 @@ def result_concerns(result: Finished) -> tuple[str, ...]:
         poor = (*poor, Note(result.camera.detector, CONCERN, cures=("bad_pixels",)))
     if not finished:
         return poor
-    return (*(poor or bend_warnings(result.bend if long else None)), *imprint_warnings(result.imprint))
+    texture = texture_warnings(result.unresolved, result.wavelengths) if long else ()
+    return (*(poor or bend_warnings(result.bend if long else None)), *imprint_warnings(result.imprint), *texture)
 
 
 def bend_of(y: Tensor, residual: Tensor) -> float | None:

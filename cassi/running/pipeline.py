@@ -52,6 +52,7 @@ from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
 from cassi.choice.stages import Watch
 from cassi.errors import InputError, Note
+from cassi.evidence.texture import unresolved_bands
 from cassi.files.views import resampling
 from cassi.kernels.caller import undisturbed
 from cassi.kernels.dispatch import pick_device
@@ -294,19 +295,31 @@ def assemble(scene: Scene, outcomes: list[Outcome], settings: Settings, start: f
     spreads = [one.uncertainty for one in outcomes if one.uncertainty is not None]
     residual_image = y - A.forward(cube)
     visibility = A.visibility() if spreads else None
-    imprint, bend = imprint_on(cube if cube.ndim == 3 else cube[0], A), bend_of(y, residual_image)
+    first = cube if cube.ndim == 3 else cube[0]
+    imprint, bend = imprint_on(first, A), bend_of(y, residual_image)
     return Reconstruction(
         cube=registered(cube),
         residual_image=residual_image,
         uncertainty=registered(joined(spreads)) if spreads else None,
         visibility=visibility,
-        **vars(finished(scene, outcomes, relative_norm(residual_image, y), settings, start, imprint, bend)),
+        **vars(
+            finished(
+                scene,
+                outcomes,
+                relative_norm(residual_image, y),
+                settings,
+                start,
+                imprint,
+                bend,
+                unresolved_bands(first),
+            )
+        ),
     )
 
 
 def finished(
     scene: Scene, outcomes: Sequence[Outcome], residual: float, settings: Settings, start: float,
-    imprint: float | None = None, bend: float | None = None,
+    imprint: float | None = None, bend: float | None = None, unresolved: tuple[int, ...] = (),
 ) -> Finished:  # fmt: skip
     """What is known of a result, wherever its cube is kept."""
     order = ("stopped", "finished", "converged")
@@ -322,6 +335,7 @@ def finished(
         camera=scene.found,
         imprint=imprint,
         bend=bend,
+        unresolved=unresolved,
         measurement=scene.measurement,
         check=scene.check,
     )

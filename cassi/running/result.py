@@ -44,6 +44,7 @@ class Finished:
         imprint: how much of the mask's pattern is left in the (first) cube, 0 none (`cassi.optics.imprint`); None where
             the camera has no mask or the frame is small.
         bend: how the residual bends with brightness (`cassi.running.concerns.bend_of`); None where unknown.
+        unresolved: numbers of the bands whose fine texture is not the scene's (`cassi.evidence.texture`).
         measurement: what it was made of, with all that was inferred and doubted among its notes; None where a camera
             took the mask's place.
         check: whether snapshot and mask belong together, `verdict` in words (`cassi.optics.mask_match`); None where the
@@ -62,6 +63,7 @@ class Finished:
     camera: FoundCamera | None = None
     imprint: float | None = None
     bend: float | None = None
+    unresolved: tuple[int, ...] = ()
     measurement: Measurement | None = None
     check: MaskCheck | None = None
     turned: str = "none"
@@ -149,6 +151,7 @@ class Finished:
             "parameters": dict(self.parameters),
             "imprint": self.imprint,
             "bend": self.bend,
+            "unresolved_bands": list(self.unresolved),
             "concerns": list(self.concerns),
             "resolution_nm": self.resolution,
             "turned": None if self.turned == "none" else self.turned,
