@@ -5,8 +5,8 @@ from pathlib import Path
 
 import cassi
 
-ROOMS = "choice", "calibration", "running"
-MAX_NUMBERS = 225  # constants of formulas among them
+ROOMS = "evidence", "choice", "calibration", "running"
+MAX_NUMBERS = 261  # constants of formulas among them
 
 
 def is_set_by_hand(node: ast.expr, parents: dict[ast.AST, ast.AST]) -> bool:

@@ -21,6 +21,7 @@ from training.chance import Chance
 from training.evaluate import Score, evaluate, table
 from training.looks import Look, Looks, continued, loss, quick, stage_errors
 from training.loop import Settings, Training, new_prior, optimizers
+from training.quick_start import quick_start
 
 from cassi import CASSI
 from cassi.choice.stages import NonLocal, Problem, State, Watch
@@ -28,7 +29,6 @@ from cassi.looking.metrics import psnr
 from cassi.optics.detector import object_levels
 from cassi.priors.learned import load_prior, packed
 from cassi.priors.spectral_basis import synthesise
-from cassi.solvers.quick_start import quick_start
 from cassi.solvers.subspace_tv import SubspaceState
 from cassi.solvers.unrolled import error
 

@@ -289,16 +289,6 @@ class Camera(ABC):
         """
         return None
 
-    def subspace_step_(
-        self, z: Tensor, z_new: Tensor, y: Tensor, e: Tensor, u: Tensor | None, y_z: Tensor, B: Tensor,
-        gamma: Tensor, omega: Tensor, step: float,
-    ) -> bool:  # fmt: skip
-        """Compute `fused_step`; returns whether there is one."""
-        fused = self.fused_step(y, B, gamma, omega, step)
-        if fused is not None:
-            fused(z, z_new, e=e, u=u, y_z=y_z)
-        return fused is not None
-
     # checks
 
     def check_cube(self, x: Tensor, name: str = "cube") -> Tensor:

@@ -20,10 +20,10 @@ from cassi.optics.detector import object_levels
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.learned import LearnedPrior
 from cassi.priors.spectral_basis import smooth_basis, synthesise
-from cassi.solvers.quick_start import quick_start
 from cassi.solvers.unrolled import corrections
 from training.chance import Chance
 from training.examples import HELD_OUT
+from training.quick_start import quick_start
 from training.scenes import read_cubes
 
 # First row and column of windows of 256 x 256 pixels.

@@ -23,10 +23,10 @@ from cassi.optics.single_disperser import CASSI
 from cassi.priors.learned import LearnedPrior
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
 from cassi.priors.spectral_basis import coefficient_weights
-from cassi.solvers.quick_start import quick_start
 from cassi.solvers.subspace_tv import MAX_MOMENTUM, SubspaceState, subspace_tv
 from cassi.solvers.unrolled import corrections
 from training.examples import Examples
+from training.quick_start import quick_start
 
 EARLIER = 0.5  # weight of the error after the last but one of the stages; the one of the final cube is 1
 STOCK = 32  # looks that are kept for others at the same examples

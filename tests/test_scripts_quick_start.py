@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from training.quick_start import MIN_VARIANCE, quick_start, variance_at
 
 from cassi import CASSI
 from cassi.optics.detector import object_levels
 from cassi.priors.spectral_basis import smooth_basis, synthesise
 from cassi.simulation.scene import procedural_scene
-from cassi.solvers.quick_start import MIN_VARIANCE, quick_start, variance_at
 from cassi.solvers.subspace_tv import subspace_tv
 
 NM = torch.linspace(450, 650, 10)
