@@ -65,6 +65,19 @@ def test_the_basis_holds_the_one_color(camera):
     assert float((smooth_basis(BANDS, 8) @ line).norm()) < 0.7
 
 
+def test_read_noise_behind_dark_elements_makes_no_spectra(camera):
+    """Detector pixels that no element lights hold noise alone; without damping it becomes the strongest spectrum."""
+    generator = torch.Generator().manual_seed(1)
+    x, dark = smooth_light() + 0.2 * one_color(), CASSI(camera.mask**8, camera.shifts)
+    y = dark.forward(x)
+    y = y + 2e-3 * y.max() * torch.randn(y.shape, generator=generator)
+    _, pilot = estimate_noise(Split.of(dark, y, 0), smooth_basis(BANDS, 16))
+    B = scene_basis(pilot).float()
+    spectrum = x.sum((1, 2))
+    assert float((B @ spectrum).norm()) > 0.99 * float(spectrum.norm())
+    assert float(pilot.max()) < 100 * float(x.max())
+
+
 def test_the_default_beats_gap_tv_and_smooth_spectra_in_the_light_of_one_color(camera):
     x = one_color()
     y = camera.forward(x)

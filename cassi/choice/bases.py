@@ -22,7 +22,7 @@ from torch import Tensor
 from cassi.choice.stages import Problem, Tv
 from cassi.evidence.held_out import Split
 from cassi.evidence.judge import is_better
-from cassi.evidence.noise import PILOT_ITERS
+from cassi.evidence.noise import PILOT_ITERS, pilot_variance
 from cassi.kernels.covariance import covariance_sum
 from cassi.kernels.smoothing import gaussian_blur
 from cassi.priors.spectral_basis import principal_basis, smooth_basis
@@ -34,7 +34,6 @@ SCENE, NARROW = f"scene-{SCENE_COMPONENTS}", f"narrow-{SCENE_COMPONENTS}"
 MIN_NARROWNESS = 2.5
 NEARBY = 4  # bands on either side
 WIDTH = 3.0  # standard deviation of G [pixel]
-NOISE = 1e-3  # standard deviation of y for the cube with all bands free, in units of its mean
 
 
 class BasisError(NamedTuple):
@@ -79,7 +78,7 @@ def narrowness(split: Split, x: Tensor) -> float:
 def narrow_basis(split: Split, problem: Problem) -> Tensor:
     """The strongest spectra (K, C) of a cube with all bands free; of the problem only the brightness is used."""
     y, bands = split.y_train, split.A_train.cube_shape[0]
-    variance = torch.full_like(y, (NOISE * float(y.mean())) ** 2)
+    variance = torch.full_like(y, pilot_variance(y))
     basis = smooth_basis(bands if problem.axis is None else problem.axis, bands)
     free = replace(problem, basis=basis, variance=variance)
     return scene_basis(Tv(PILOT_ITERS).run(split.A_train, y, free).x)
