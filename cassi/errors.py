@@ -3,25 +3,50 @@
 import json
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any, Self
 
 MAX_DEPTH = 32  # of lists and mappings in a text from a file
 
 
+class Lossy:
+    """A text stream that fails nowhere: what it cannot write (full disk, closed pipe) is lost, and all after it."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream, self.lost = stream, False
+
+    def _try(self, call: Callable[[], object]) -> None:
+        try:
+            if not self.lost:
+                call()
+        except (OSError, ValueError):  # of a closed one
+            self.lost = True
+
+    def write(self, text: str) -> int:
+        self._try(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._try(self._stream.flush)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 @contextmanager
 def writable_streams() -> Iterator[None]:
     """Context in which stdout and stderr accept every line, so that a message cannot end a computation.
 
-    Without a stream (a service, pythonw), or if it is closed, nothing is written; characters outside its encoding
-    become escapes.
+    Without a stream (a service, pythonw), or if it is closed, nothing is written; what it cannot write is lost, see
+    `Lossy`; characters outside its encoding become escapes.
     """
     before = sys.stdout, sys.stderr
     errors = [getattr(stream, "errors", None) for stream in before]
     with open(os.devnull, "w", encoding="utf-8") as nothing:
-        sys.stdout, sys.stderr = (nothing if s is None or getattr(s, "closed", False) else s for s in before)
+        usable = (nothing if s is None or getattr(s, "closed", False) else s for s in before)
+        sys.stdout, sys.stderr = (s if isinstance(s, Lossy) else Lossy(s) for s in usable)
         try:
             _set_errors(before, ["backslashreplace"] * 2)
             yield
@@ -33,7 +58,8 @@ def writable_streams() -> Iterator[None]:
 def _set_errors(streams: tuple[Any, ...], errors: list[str | None]) -> None:
     for stream, how in zip(streams, errors, strict=True):
         if hasattr(stream, "reconfigure") and how is not None and not stream.closed:
-            stream.reconfigure(errors=how)
+            with suppress(OSError):  # it writes what it holds back
+                stream.reconfigure(errors=how)
 
 
 def one_line(text: object, limit: int = 300) -> str:

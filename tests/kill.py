@@ -3,12 +3,12 @@
     python tests/kill.py --moments 40
     python tests/kill.py --moments 5 --only batch tile --signals KILL
 
-For each command, each of SIGKILL, SIGTERM and SIGINT, within the write and anywhere, so many seeded moments: one that
-lies within the write is a number of Python's calls into the modules that write, counted in a run that is left alone;
-any other a time. After each kill
+For each command, each of SIGKILL, SIGTERM, SIGHUP and SIGINT, within the write and anywhere, so many seeded moments:
+one that lies within the write is a number of Python's calls into the modules that write, counted in a run that is left
+alone; any other a time. After each kill
 
 - every file under its final name is one that a run left alone writes, or the one that was there before;
-- nothing else is left but what is hidden, and that only by SIGKILL;
+- nothing else is left but what is hidden, and that only by SIGKILL, until the same command is given again;
 - the same command, given again, ends with the results of the run that was left alone, and finished cubes are not
   touched.
 
@@ -39,7 +39,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 WRITERS = ("files/atomic.py", "files/writing.py", "files/cube_store.py", "files/formats/hdf5.py",
            "running/many.py", "looking/film.py", "simulation/optical_bench.py", "priors/learned.py",
            "training/loop.py")  # fmt: skip
-CODES = {signal.SIGTERM: 128 + signal.SIGTERM, signal.SIGINT: 130}
+CODES = {signal.SIGTERM: 128 + signal.SIGTERM, signal.SIGHUP: 128 + signal.SIGHUP, signal.SIGINT: 130}
+SIGNALS = ("KILL", "TERM", "HUP", "INT")
 SMALL = ("--solver", "gap-tv", "--iterations", "3", "--camera", "as-given", "--figures", "none", "--quiet")
 
 
@@ -152,7 +153,8 @@ def child(folder: Path, kind: Kind, argv: tuple[str, ...], number: int | None, a
     os.chdir(folder)
     out = io.StringIO()
     counted = Counted(number, at)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, signal.SIG_DFL)
     code: object = 1
     with redirect_stdout(out), redirect_stderr(out):
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -295,6 +297,8 @@ def killed_once(
     code, _, said, _ = run(root, kind)
     if code != 0:
         raise Wrong(f"the same command, given again, ended with {code}: {said}")
+    if name != "train" and (rest := hidden(out)):
+        raise Wrong(f"given again, it leaves {rest}")
     again = state(name, out)
     for file, holds in whole.items():
         if again.get(file) != holds:
@@ -308,7 +312,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--moments", type=int, default=40, help="of each kind, signal and place (default 40)")
     parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND")
-    parser.add_argument("--signals", nargs="+", choices=("KILL", "TERM", "INT"), default=["KILL", "TERM", "INT"])
+    parser.add_argument("--signals", nargs="+", choices=(*SIGNALS,), default=[*SIGNALS])
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]

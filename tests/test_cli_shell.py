@@ -1,8 +1,11 @@
 """What the machine brings: names that are no UTF-8, no console, an encoding that lacks letters."""
 
+import errno
 import io
 import json
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -65,10 +68,57 @@ def test_without_a_console(tmp_path, monkeypatch, stream):
 
 def test_streams_that_work_are_left_alone(capsys):
     before = sys.stdout
-    with writable_streams():
-        assert sys.stdout is before
+    with writable_streams(), writable_streams():
+        assert sys.stdout.isatty() == before.isatty() and sys.stdout.encoding == before.encoding
         print("Ω")
-    assert capsys.readouterr().out == "Ω\n"
+    assert sys.stdout is before and capsys.readouterr().out == "Ω\n"
+
+
+class Full(io.StringIO):
+    """Takes some bytes, then none."""
+
+    def write(self, text):
+        if self.tell() > 30:
+            raise OSError(errno.ENOSPC, "full")
+        return super().write(text)
+
+
+def test_what_cannot_be_said_is_lost_and_ends_nothing(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "stdout", out := Full())
+    monkeypatch.setattr(sys, "stderr", Full())
+    path = str(tmp_path / "a.h5")
+    assert main(["simulate", "--size", "32x32", "--num-bands", "4", "--output", path]) == 0
+    (tmp_path / "night").mkdir()
+    for name in "ab":
+        shutil.copy(path, tmp_path / "night" / f"{name}.h5")
+    for source in (path, str(tmp_path / "night")):
+        assert main(["reconstruct", source, *QUICK, "--figures", "none"]) == 0
+    made = {str(made.relative_to(tmp_path)) for made in tmp_path.rglob("*_cube.h5")}
+    assert made == {"a_cube.h5", *(os.path.join("night_cubes", f"{name}_cube.h5") for name in "ab")}
+    for words in (["compare", str(tmp_path / "a_cube.h5")], ["reconstruct", path, "--dry-run", "--output", "b.h5"]):
+        assert main(words) == 1, "what was asked for are words"
+    assert main(["reconstruct", "nothing"]) == 2
+    assert 30 < out.tell() < 300
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
+@pytest.mark.parametrize("to", ["full", "closed", "a reader that has gone"])
+def test_the_program_says_nothing_to_nobody(tmp_path, to):
+    """Nor does Python, as it ends."""
+    command = [sys.executable, "-m", "cassi", "simulate", "--size", "32", "--num-bands", "4", "--output", "a.h5"]
+    if to == "full":
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True)
+    elif to == "closed":
+        shell = f"exec {shlex.join(command)} >&-"
+        done = subprocess.run(["sh", "-c", shell], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    else:
+        reading, writing = os.pipe()
+        os.close(reading)
+        done = subprocess.run(command, cwd=tmp_path, stdout=writing, stderr=subprocess.PIPE, text=True)
+        os.close(writing)
+    assert done.returncode == 0 and (tmp_path / "a.h5").exists()
+    assert not [line for line in done.stderr.splitlines() if not line.startswith("step ")]
 
 
 @pytest.mark.parametrize("count", ["--num-bands", "--shots"])

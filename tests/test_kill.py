@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from cassi.files import read_cube, replacing, write_cube
+from cassi.files.cube_store import gather_cubes
 
 MOMENTS = 12
 
@@ -65,11 +66,30 @@ def test_a_folder_comes_whole_or_not_at_all(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["bench"]
 
 
-def test_a_command_that_is_killed(tmp_path):
+def test_a_sequence_is_gathered_wholly_or_not_at_all(tmp_path):
+    """What it is gathered from stays."""
+    cubes, film = np.random.default_rng(0).random((2, 3, 4, 8, 9)).astype(np.float32), tmp_path / "film.h5"
+    names = [[write_cube(tmp_path / f"{run}{t}.h5", cubes[run, t]) for t in range(3)] for run in range(2)]
+    count = calls_of(lambda: gather_cubes(film, names[1], overwrite=True))
+    for at in random.Random(0).sample(range(1, count + 1), MOMENTS):
+        gather_cubes(film, names[0], overwrite=True)
+        calls_of(lambda: gather_cubes(film, names[1], overwrite=True), at)
+        found = read_cube(film)[0]
+        assert any(np.array_equal(found, whole) for whole in cubes)
+        assert {file.name for file in tmp_path.iterdir()} == {
+            "film.h5",
+            *(f"{run}{t}.h5" for run in "01" for t in "012"),
+        }
+
+
+@pytest.mark.parametrize("name", ["simulate", "sequence", "refine"])
+def test_a_command_that_is_killed(tmp_path, name):
     """The script itself, a moment of each place; on a system that can fork."""
     if not hasattr(kill.os, "fork") or sys.platform == "darwin":
         pytest.skip("the script kills forks of itself: Windows has none, and on macOS they are not safe after imports")
     told: list[str] = []
-    signals = [signal.SIGTERM, signal.SIGINT]
-    assert kill.tried(tmp_path, "simulate", moments=1, signals=signals, say=told.append) == 0
-    assert len(told) == 4 and all("1 moments" in line for line in told)
+    if name != "simulate":
+        kill.run_in_fork(kill.prepare, tmp_path)
+    signals = [signal.SIGHUP, signal.SIGINT] if name == "simulate" else [signal.SIGKILL]
+    assert kill.tried(tmp_path, name, moments=1, signals=signals, say=told.append) == 0, told
+    assert len(told) == 2 * len(signals) and all("1 moments" in line for line in told)

@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
@@ -80,6 +81,12 @@ def program(entry: Callable[..., int] = main) -> NoReturn:
     except KeyboardInterrupt:  # before the command has begun, while its modules load
         sys.stderr.write(f"{Path(sys.argv[0]).name}: error: {INTERRUPTED}\n")
         code = 130
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):  # nobody reads it, or it is full: nor does Python try again
+            with suppress(OSError, ValueError, AttributeError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     if "triton" not in sys.modules:  # whose bindings take what is frozen for leaks, and list them
         gc.freeze()  # else the end of the process searches all that torch has loaded, which takes most of a second
     sys.exit(code)

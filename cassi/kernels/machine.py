@@ -48,7 +48,7 @@ def free_memory() -> int:
 def _groups(controller: str) -> Iterator[Path]:
     """The folders of the groups that this process is in, and those above them, which limit it as well."""
     with suppress(OSError):
-        for line in PROCESS.read_text().splitlines():
+        for line in PROCESS.read_text(encoding="utf-8").splitlines():
             _, names, path = line.split(":", 2)
             if names and controller not in names.split(","):
                 continue
@@ -60,11 +60,15 @@ def _groups(controller: str) -> Iterator[Path]:
 def _numbers(file: Path) -> Iterator[int]:
     """The whole numbers in a file of a group; none where there is no such file or no limit."""
     with suppress(OSError):
-        yield from (int(word) for word in file.read_text().split() if word.lstrip("-").isdigit())
+        yield from (int(word) for word in file.read_text(encoding="utf-8").split() if word.lstrip("-").isdigit())
 
 
 def _stated(file: Path, name: str) -> int:
     """A number in a file with one name and number a line; 0 where it is not there."""
     with suppress(OSError, ValueError):
-        return next(int(line.split()[1]) for line in file.read_text().splitlines() if line.startswith(f"{name} "))
+        return next(
+            int(line.split()[1])
+            for line in file.read_text(encoding="utf-8").splitlines()
+            if line.startswith(f"{name} ")
+        )
     return 0
