@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import threading
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -31,7 +28,6 @@ from training.quick_start import quick_start
 EARLIER = 0.5  # weight of the error after the last but one of the stages; the one of the final cube is 1
 STOCK = 32  # looks that are kept for others at the same examples
 MIN_STOCK = 4  # fewer are not looked at again
-WAITING = 2  # starts that may wait for their turn
 REUSE = 6  # looks at new examples, on average: their start costs more than a gradient
 AGAIN = 0.07  # share of looks after which the non-local prior continues the cube of the network for another
 TURNS = 3  # that a network can tell apart; later ones are like the last
@@ -85,7 +81,6 @@ class Look:
 
 G = TypeVar("G", Examples, Look)
 Pair = tuple[Tensor, Tensor]
-Made = tuple[Look, torch.cuda.Event | None]  # a look, and when it is there
 
 
 def quick(camera: CASSI, e: Examples, start_iters: int) -> Pair:
@@ -183,7 +178,8 @@ class Looks:
 
     On a GPU starts and gradients are thousands of launches, which take several times as long as what they compute: for
     each layout of examples (shifts and sizes) they are recorded once, as CUDA graphs, and played again with others
-    copied into their tensors. Where that fails, eager torch goes on.
+    copied into their tensors. Where that fails, eager torch goes on. Starts in a thread, on a stream of its own, were
+    slower on an H100: 391 looks per second instead of 446.
 
     Args:
         prior: whose gradient is added to; that stays where it is.
@@ -194,8 +190,7 @@ class Looks:
     Attributes:
         operations: of the network and the data steps in a look at a layout, counted as it is first seen.
         stock: looks that can be taken again.
-        aside: None, or a thread that makes starts on a stream of its own while gradients are computed.
-        lock: held while starts are made, and while a graph is recorded.
+        drawn, taken: examples and looks so far.
     """
 
     def __init__(self, prior: LearnedPrior, share: float, start_iters: int, seed: Sequence[int] = (0,)) -> None:
@@ -210,94 +205,38 @@ class Looks:
         self.memories = [torch.cuda.graph_pool_handle() for _ in range(2)] if on_gpu else None
         self.stock: list[Look] = []
         self.taken = self.drawn = 0
-        self.lock = threading.Lock()
-        self.aside: ThreadPoolExecutor | None = None
-        self.stream = torch.cuda.Stream(prior.log_tau.device) if on_gpu else None
-        self.waiting: list[tuple[Look | None, Future[Made]]] = []  # with the look that a start takes the place of
-        if on_gpu:
-            self.start_aside()
-
-    def start_aside(self) -> None:
-        """From now on make starts in a thread."""
-        self.aside = ThreadPoolExecutor(1)
-
-    def stop_aside(self) -> None:
-        """From now on make starts in between; what is being made is awaited."""
-        if self.aside is not None:
-            self.aside.shutdown(wait=True, cancel_futures=True)
-        self.aside, self.waiting = None, []
 
     def next(self, draw: Callable[[], Examples]) -> tuple[Examples, Tensor]:
         """Look at some examples, `REUSE` times at each on average, and return them and their errors.
 
         After some looks the next one at the same examples begins with what the network made of them, continued by the
         non-local prior, as in later turns of the default solver: a network that never saw so good a start makes it
-        worse. Where starts take longer in a thread, examples are looked at more often.
+        worse. A start that cannot be made is left out.
         """
-        full = len(self.stock) >= MIN_STOCK
-        if (not full or self.taken >= REUSE * self.drawn) and len(self.waiting) < WAITING:
+        if len(self.stock) < MIN_STOCK or self.taken >= REUSE * self.drawn:
             self.drawn += 1
-            self._make(None, lambda: self.first(draw()))
-        self._collect(wait=not self.stock)
-        look = self.stock[int(self.rng.integers(len(self.stock)))]
+            self._keep(len(self.stock), lambda: self.first(draw()))
+        place = int(self.rng.integers(len(self.stock)))
+        look = self.stock[place]
         errors, z = self(look)
         self.taken += 1
-        if self.rng.random() < AGAIN and len(self.waiting) < WAITING:
-            self._make(look, lambda: look.again(z), z)
+        if self.rng.random() < AGAIN:
+            self._keep(place, lambda: look.again(z))
         return look.examples, errors
 
-    def _make(self, old: Look | None, make: Callable[[], Look], *given: Tensor) -> None:
-        """A start in place of an `old` look, or of any; now, or by the thread after what is `given` is there."""
-        there = None
-        if self.aside is not None and self.stream is not None:
-            there = torch.cuda.Event()
-            there.record()
-            for t in given:
-                t.record_stream(self.stream)
-
-        def made() -> Made:
-            with self.lock:
-                if there is None or self.stream is None:
-                    return make(), None
-                with torch.cuda.device(self.stream.device), torch.cuda.stream(self.stream):
-                    self.stream.wait_event(there)
-                    look, done = make(), torch.cuda.Event()
-                    done.record()
-                    return look, done
-
-        if self.aside is not None:
-            self.waiting.append((old, self.aside.submit(made)))
-        else:
-            self._keep(old, made())
-
-    def _collect(self, *, wait: bool) -> None:
-        """Take what the thread has made; where it failed, starts are made in between from now on."""
-        while self.waiting and (wait or self.waiting[0][1].done()):
-            old, future = self.waiting.pop(0)
-            try:
-                self._keep(old, future.result())
-            except ArithmeticError as error:
-                warnings.warn(f"a start is left out: {error}", stacklevel=3)
-            except (RuntimeError, ValueError) as error:
-                if not self.stock:
-                    raise
-                warnings.warn(f"no starts aside, they are made in between: {error}", stacklevel=3)
-                self.stop_aside()
-            wait = False
-
-    def _keep(self, old: Look | None, made: Made) -> None:
-        look, done = made
-        if done is not None:
-            torch.cuda.current_stream().wait_event(done)
-            for t in look.tensors:
-                t.record_stream(torch.cuda.current_stream())
-        places = [n for n, other in enumerate(self.stock) if other is old]
-        if places:
-            self.stock[places[0]] = look
-        elif old is None and len(self.stock) < STOCK:
+    def _keep(self, place: int, make: Callable[[], Look]) -> None:
+        """Put a start at a place of the stock, at any where that is full."""
+        try:
+            look = make()
+        except ArithmeticError as error:
+            if not self.stock:
+                raise
+            warnings.warn(f"a start is left out: {error}", stacklevel=3)
+            return
+        if place == len(self.stock) < STOCK:
             self.stock.append(look)
-        elif old is None:
-            self.stock[int(self.rng.integers(STOCK))] = look
+        else:
+            self.stock[place if place < len(self.stock) else int(self.rng.integers(STOCK))] = look
 
     def first(self, e: Examples) -> Look:
         """At new examples: from a quick start, which the non-local prior may continue."""
@@ -324,8 +263,7 @@ class Looks:
         key = kind, layout
         if self.memories is not None and key not in self.recorded:
             try:
-                with nullcontext() if kind == 0 else self.lock:  # which the maker of starts holds
-                    self.recorded[key] = Recorded(given, compute, rehearsal, self.memories[kind])
+                self.recorded[key] = Recorded(given, compute, rehearsal, self.memories[kind])
             except RuntimeError as error:
                 warnings.warn(f"no CUDA graph of {key}, eager torch goes on: {error}", stacklevel=4)
                 self.recorded[key] = None

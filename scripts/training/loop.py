@@ -281,8 +281,6 @@ class Training:
                 if not self.rank:
                     self.save()
         shown.close()
-        if p.seconds >= 60 * s.minutes:
-            self.looks.stop_aside()
 
     def _step(self) -> None:
         """One step along the gradient, of norm 1 at most; of one that is not finite nothing is left."""
@@ -313,12 +311,10 @@ class Training:
 
     def save(self) -> None:
         """The checkpoint, its weights, and its curve as JSON lines, each whole or not at all."""
-        with self.looks.lock:  # nothing is drawn meanwhile
-            chance = self.chance.state()
         state = {
             "size": asdict(self.prior.size), "kind": self.kind, "prior": self.prior.state_dict(),
             "mean": self.mean.state_dict(), "adam": self.adam.state_dict(), "muon": self.muon.state_dict(),
-            "chance": chance, "progress": asdict(self.progress),
+            "chance": self.chance.state(), "progress": asdict(self.progress),
         }  # fmt: skip
         with replacing(self.checkpoint, overwrite=True) as path:
             torch.save(state, path)
