@@ -21,9 +21,8 @@ def run(args: argparse.Namespace) -> int:
     if Path(args.result).is_dir() or target.suffix.lower() not in WRITERS:
         suffix = args.format or ""
         if f".{suffix}" not in WRITERS:
-            raise InputError(
-                f"{target}: into a folder, say the format: --format {', '.join(sorted(one[1:] for one in WRITERS))}"
-            )
+            suffixes = ", ".join(sorted(WRITERS))
+            raise InputError(f"{target}: expected a file ending in {suffixes}, or a folder and --format h5, tif ...")
         check_folder(target).mkdir(parents=True, exist_ok=True)
         pairs = [(file, target / f"{file.stem}.{suffix}") for file in files]
     (option,) = (one for one in options_of("export") if one.name == "output")
