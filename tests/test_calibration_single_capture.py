@@ -22,7 +22,7 @@ def test_an_error_of_the_elements_is_corrected():
     assert found.errors[0][1] < found.errors[0][0]
     # held-out pixels take no part: whatever they hold, the correction is the same, up to their part in the brightness
     again = learn_from_one(A, 7 * capture(true, 1))
-    torch.testing.assert_close(again.error, found.error, atol=1e-3, rtol=0)
+    torch.testing.assert_close(again.error, found.error, atol=5e-3, rtol=0)
 
 
 @pytest.mark.parametrize("texture", [0.0, 0.05])
