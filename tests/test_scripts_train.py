@@ -12,7 +12,7 @@ import pytest
 import torch
 import train
 from cases import write_h5
-from messages import check_last_line, check_refusal, refused
+from messages import check_last_line, check_refusal, refused, warns
 from safetensors import safe_open
 from scipy.io import savemat
 from test_scripts_examples import CPU, SMALL, chance, drawn, made_up  # noqa: F401 (the fixture `data`)
@@ -107,7 +107,7 @@ def test_starts_that_fail_are_left_out(data):
         return drawn(data, len(draws), 1, (16, 24))
 
     looks.next(draw)
-    with pytest.warns(UserWarning, match="a start is left out: NaN or Inf"):
+    with warns():
         looks.next(draw)
     assert len(looks.stock) == 1 and looks.taken == 2
     with pytest.raises(FloatingPointError):
