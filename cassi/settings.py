@@ -298,8 +298,8 @@ class Settings:
         "of views, 9 times as long, 0.6 dB better", "--quality", choices=QUALITIES, needs=AUTO,
     )  # fmt: skip
     views: int | None = setting(
-        None, "mean of 1, 2 or 4 cubes, for which the priors look at the snapshot turned around: on a CPU 2 gain 0.27 "
-        "dB in 1.7 times the time, 4 gain 0.31 dB in 3 times the time (default: 1; with best 4)", "--views",
+        None, "mean of 1, 2 or 4 cubes, for which the priors look at the snapshot turned around: on a CPU 2 gain 0.21 "
+        "dB in 1.6 times the time, 4 gain 0.26 dB in 2.7 times the time (default: 1; with best 4)", "--views",
         value="1|2|4", type=count, needs=AUTO, excludes=("prior=tv", "num_iters", "plan"),
     )  # fmt: skip
     """`cassi.choice.mirrors`; on a GPU all views are solved together."""
