@@ -26,7 +26,7 @@ class Views(Stage):
 
     A camera has no preferred side, but patches are cut from one corner on, and a network was trained with chance: what
     differs is error, and shrinks in the mean. On four CAVE windows (128 x 128 px, none, 10,000 and 1,000 e) two views
-    gain 0.21 dB, least -0.04, in 1.6 times the time on one core, 0.26 dB a second; four gain 0.26, least -0.02, the last
+    gain 0.21 dB, least -0.04, in 1.6 times the time of one core, 0.26 dB a second; four 0.26, least -0.02, the last
     two 0.03 dB a second. The priors P are turned instead of camera and snapshot, M^-1 solve(M y, M Phi M^-1,
     P), which is the same for every camera: so views are a batch, which a GPU solves at once.
     """
