@@ -41,7 +41,7 @@ SMOOTH = Tv(100), NonLocal(1.0, 12, 16.0)  # makes cubes too smooth to absorb th
 MIN_EXPLAINED, CLEAR = 0.02, 0.15
 # Held-out error of a smooth cube below which a mask is good enough: what is left without noise is texture, of which
 # errors of an exact mask explain half. Masks that are wrong by 5 % leave 0.017 to 0.03 at 10,000 electrons.
-ENOUGH = 0.015
+MIN_ERROR = 0.015
 
 
 def learn_from_one(
@@ -50,8 +50,8 @@ def learn_from_one(
     """The error of the mask's elements, (H, W), from one snapshot y (H, W') through A, whose row weights are 0 or 1.
 
     It is `accepted` where held-out pixels are predicted no worse through the corrected mask than through the given one,
-    what errors explain taken off. Where an error explains much of their misfit, they may be by as many standard errors
-    as they are predicted better with it than with texture alone: errors that bands do not share remain.
+    what errors explain taken off. Where an error explains much of their misfit, and clearly more than texture, by so
+    many standard errors they may be predicted worse: errors that bands do not share remain.
     """
     y = torch.where(A.gram_diag() > 0, y, 0)
     y = y / brightness(A, y)
@@ -73,7 +73,7 @@ def learn_from_one(
     before = after = split.verdict(x, imprint=False)
     found = _explain(split, A.mask, x)
     clear = found.explained > CLEAR or (found.sure > BETTER and found.explained > MIN_EXPLAINED)
-    if not clear or before.error < ENOUGH:
+    if not clear or before.error < MIN_ERROR:
         reason = "what the snapshot leaves does not look like an error of the mask"
         return MaskError(torch.zeros_like(found.error), None, False, (found.explained,), sure=found.sure, reason=reason)
     first = found
@@ -84,7 +84,7 @@ def learn_from_one(
         error, spread = found.error, found.spread
         if k + 1 < ROUNDS:
             found = _explain(split, A.mask, x)
-    limit = -found.sure if found.explained > CLEAR else NOT_WORSE
+    limit = -found.sure if found.explained > CLEAR and found.sure > BETTER else NOT_WORSE
     accepted = z(after.squared, before.squared) >= limit
     reason = "" if accepted else "a corrected mask predicts worse what took no part"
     left = max(MASK_ERROR, after.spread) if accepted else None
