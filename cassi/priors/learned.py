@@ -26,6 +26,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from cassi.errors import InputError, one_line
 from cassi.settings import PathLike
@@ -231,6 +232,16 @@ def packed(prior: LearnedPrior, *, licence: str = "") -> bytes:
     return data[:8] + header.encode().ljust(end - 8) + data[end:]
 
 
+class _NoRandomNumbers(TorchFunctionMode):
+    """Makes networks without the random numbers they begin with: for tensors without values these load a compiler."""
+
+    RANDOM = frozenset({"normal_", "uniform_", "kaiming_uniform_"})  # of tensors, and of `torch.nn.init`
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        kwargs = kwargs or {}
+        return (*args, kwargs.get("tensor"))[0] if func.__name__ in self.RANDOM else func(*args, **kwargs)
+
+
 def load_prior(source: PathLike = DEFAULT) -> LearnedPrior:
     """Read a prior: shipped weights, by their name in `KINDS`, or a file of scripts/train.py.
 
@@ -255,7 +266,7 @@ def load_prior(source: PathLike = DEFAULT) -> LearnedPrior:
                 raise ValueError(f"sizes out of range: {size}")
             if 2 * size["blocks"] + size["deep_blocks"] + size["far_blocks"] > len(file.keys()):
                 raise ValueError(f"{len(file.keys())} tensors are too few for the sizes {size}")
-            with torch.device("meta"):  # takes no memory until the shapes are known to be those of the file
+            with torch.device("meta"), _NoRandomNumbers():  # no memory until the shapes are known to be the file's
                 prior = LearnedPrior(Size(**size))
             expected = {key: list(value.shape) for key, value in prior.state_dict().items()}
             if expected != (stored := {key: file.get_slice(key).get_shape() for key in file.keys()}):  # noqa: SIM118
