@@ -2,7 +2,6 @@
 
 import builtins
 import errno
-import fcntl
 import json
 import os
 import stat
@@ -28,6 +27,7 @@ from cassi.priors.learned import load_prior
 from cassi.running.many import find_frames, locked, reconstruct_many
 from cassi.running.plan_file import load_plan
 
+fcntl = pytest.importorskip("fcntl", reason="POSIX is what these drives lack")
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="POSIX is what these drives lack")
 NAME_MAX = 143  # bytes, as on encrypted folders
 
