@@ -138,7 +138,7 @@ def test_a_black_level_that_is_not_there_passes_for_no_contrast(scene):
     m = photographed(scene, np.roll(mask, 1, axis=1), mask)
     y = torch.as_tensor(m.y)
     assert black_level_of(build_shot_camera(m, torch.device("cpu")), y) > 0.02 * float(y.mean())
-    found = find_camera(m)
+    found = find_camera(m, mask_error=False)
     assert found.accepted and found.model.right["1"] == pytest.approx(1, abs=0.1)
     assert found.model.contrast == 1
     assert predictions(m, found) == pytest.approx(found.errors[1], rel=1e-3)  # nor is one taken off there

@@ -140,7 +140,7 @@ def test_what_is_left_of_a_picture_counts_less_where_the_snapshot_alone_tells_li
     found = cassi.reconstruct(y, mask, **settings, side=side)
     plan = replace(cassi.reconstruct(y, mask, **settings).plan, stages=(Tv(150), Learned()))
     alone = cassi.reconstruct(y, mask, num_bands=8, wavelengths=WAVELENGTHS, camera="as-given", plan=plan)
-    at_least = 3 if stated == "rightly" else 0.5
+    at_least = 3 if stated == "rightly" else 0.15
     assert psnr(found.cube.clamp(0, 1), x) > psnr(alone.cube.clamp(0, 1), x) + at_least
 
 
@@ -170,7 +170,7 @@ def test_the_command_line_makes_and_takes_one(tmp_path, capsys):
     assert main(["reconstruct", str(m), "--side", str(p), "--dry-run"]) == 0
     check_refusal(capsys, main(["simulate", "--frames", "2", "--side", str(p), "--output", str(tmp_path / "v.h5")]))
     for bad, said in (
-        (["--side", str(m)], "cannot be read as"),
+        (["--side", str(m)], "no photograph"),
         (["--side", str(p), "--tile", "32"], "--tile does not go with --side"),
         (["--side", str(p), "--solver", "gap-tv"], "--side needs --solver auto"),
     ):
