@@ -50,8 +50,8 @@ def learn_from_one(
     """The error of the mask's elements, (H, W), from one snapshot y (H, W') through A, whose row weights are 0 or 1.
 
     It is `accepted` where held-out pixels are predicted no worse through the corrected mask than through the given one,
-    what errors explain taken off. Where an error explains them clearly better than texture, by so many standard errors
-    they may be predicted worse: errors that bands do not share remain.
+    what errors explain taken off. Where an error explains them clearly better than texture, by z standard errors, they
+    may be predicted worse by z: errors that bands do not share remain.
     """
     y = torch.where(A.gram_diag() > 0, y, 0)
     y = y / brightness(A, y)
