@@ -288,8 +288,8 @@ class NonLocal(Stage):
     pixels decide: noise counts 16 times unless 64, or 4, then 1, predicts them better by more than one standard error.
 
     To the noise is added what an error of the mask of spread s (`Camera.mask_error`) adds, s^2 sum_c S_c x_c^2, with x
-    the cube that the stage starts from. It gains 3 to 4 dB on scenes whose mask is wrong by 5 %, and a tenth at most is
-    lost where it is exact: errors at held-out pixels alone are too small, as cubes absorb some of it.
+    the cube that the stage starts from. Where the mask is wrong by 5 %, it gains 0 to 4 dB on five windows: errors at
+    held-out pixels alone are too small, as cubes absorb some of it.
 
     Attributes:
         sigma: its strength, in units of the weights of TV.

@@ -3,8 +3,8 @@
     d_j = (1 + a)^2 e_old,j^2 - e_new,j^2,        z = mean(d) / (std(d) / sqrt(n))
 
 e are errors at held-out detector pixels, a is the share by which the new candidate's may be larger, and z is the margin
-in standard errors. Each decision requires one of three limits of z. The mask's imprint, to which held-out pixels are
-almost blind, is judged beside it.
+in standard errors. Each decision requires one of the limits of z below. The mask's imprint, to which held-out pixels
+are almost blind, is judged beside it.
 """
 
 import math

@@ -105,7 +105,7 @@ def hold(path: Path) -> BaseFileLock:
     try:
         with warnings.catch_warnings(action="ignore"):  # it may turn to such a file by itself
             lock.acquire(blocking=False)
-    except (OSError, NotImplementedError) as error:
+    except (OSError, NotImplementedError) as error:  # the second from filelock, where a system has no such locks
         if isinstance(error, OSError) and error.errno not in UNABLE:
             raise
         lock = SoftFileLock(path.with_name(f"{path.name}ed"))
