@@ -92,7 +92,7 @@ def duration(text: str) -> float:
     match = re.fullmatch(rf"(?:{part}h)?(?:{part}m(?:in)?)?(?:{part}s?)?", text.strip())
     seconds = sum(float(n or 0) * unit for n, unit in zip(match.groups(), (3600, 60, 1), strict=True)) if match else 0
     if seconds <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration, expected for example 10s, 2min or 1h")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration, expected 10s, 2min or 1h")
     return seconds
 
 
@@ -219,56 +219,56 @@ class Settings:
     )  # fmt: skip
     """(C,) [nm], or a text (`cassi.optics.wavelengths`). The default solver takes spectra to be smooth over them."""
     bad_pixels: Array | None = setting(
-        None, "map, nonzero where a detector pixel is bad", "--bad-pixels", group=CAMERA, value="FILE",
+        None, "map of the detector, nonzero where a pixel is bad", "--bad-pixels", group=CAMERA, value="FILE",
         reads=True, recorded=False,
     )  # fmt: skip
     """(H, W') bool, True where the detector says nothing; these pixels are left out exactly."""
     black_level: float | None = setting(
-        None, "value of a dark pixel as stored, subtracted (default: estimated from pixels without light; 0: none)",
+        None, "value of a dark pixel as stored (default: estimated from unlit pixels; 0: none)",
         "--black-level", group=CAMERA, value="VALUE", type=number,
     )  # fmt: skip
     """In the unit of y; None: estimated (`choice["black_level"]`); 0: nothing is subtracted."""
     dark: PathLike | Array | None = setting(
-        None, "frames without light at the exposure of the snapshot, subtracted (from a white reference, too): "
-        "a file, a stack or a folder", "--dark", group=CAMERA, value="FILE",
+        None, "dark frames at the exposure of the snapshot: a file, a stack or a folder; also subtracted from a white "
+        "reference", "--dark", group=CAMERA, value="FILE",
         excludes=("black_level",), why="a dark frame holds it", reads=True, recorded=False,
     )  # fmt: skip
     """Or an array (H, W'), in counts where y was read from counts."""
     camera: str | FoundCamera = setting(
-        "find", "find: place and blur of the mask as far as the snapshot shows them clearly (default); as-given: the "
-        "mask as it is; align: only its place and the dispersion; dd: a double disperser, its mask wider than the "
+        "find", "find: fit position and blur of the mask to the snapshot (default); as-given: the mask as it is; "
+        "align: fit only its position and the dispersion; dd: a double disperser, whose mask is wider than the "
         "snapshot; cacti: a video camera, one mask per frame; mosaic: a filter on each detector pixel",
         "--camera", group=CAMERA, choices=CAMERAS,
     )  # fmt: skip
     """Or a `FoundCamera`. Nothing is searched for where a psf or a camera is given."""
     pattern: PathLike | Array | None = setting(
-        None, "filters of a mosaic sensor: 4x4, row by row a band each; rggb and its kin; or a file with the number of "
-        "the filter of each pixel",
+        None, "filters of a mosaic sensor: 4x4, one band each, row by row; rggb, bggr, grbg or gbrg; or a file with "
+        "the number of each filter",
         "--pattern", group=CAMERA, value="PxQ|FILE", needs=("camera=mosaic",), excludes=(SHOTS,), reads=True,
         recorded=False,
     )  # fmt: skip
     """Or an array (p, q), see `cassi.Mosaic.from_pattern`."""
     pattern_offset: Sequence[int] = setting(
-        (0, 0), "place on the pattern of the first pixel of the frame: row,column", "--pattern-offset",
+        (0, 0), "row and column of the pattern at the first pixel of the frame", "--pattern-offset",
         group=CAMERA, value="R,C", type=place, needs=("pattern",), recorded=False,
     )  # fmt: skip
     response: PathLike | Array | None = setting(
-        None, "transmission of each filter (rows) for each band (columns): a table or an array in a file", "--response",
+        None, "transmission of each filter (row) in each band (column): a table or an array", "--response",
         group=CAMERA, value="FILE", needs=("pattern",), reads=True, recorded=False,
     )  # fmt: skip
     """Or an array (K, C); by default each filter has a band of its own."""
     crosstalk: PathLike | Array | None = setting(
-        None, "what a pixel of each filter (rows) holds of the signal of each filter (columns)", "--crosstalk",
+        None, "share of each filter's signal (column) in the pixels of each filter (row)", "--crosstalk",
         group=CAMERA, value="FILE", needs=("pattern",), reads=True, recorded=False,
     )  # fmt: skip
     """Or an array (K, K)."""
     psf: float | Array | None = setting(
-        None, "blur along the dispersion, standard deviation of a Gaussian [px]", "--psf",
+        None, "blur along the dispersion: standard deviation of a Gaussian [px]", "--psf",
         group=CAMERA, value="SIGMA", type=number,
     )  # fmt: skip
     """> 0, or taps (M,), or (C, M) with one per band (`BlurredCASSI`)."""
     gain: float | None = setting(
-        None, "electrons per count; of floats that are no counts, per unit", "--gain",
+        None, "electrons per count, or per unit of floats that are no counts", "--gain",
         group=CAMERA, value="E", type=number, recorded=False,
     )  # fmt: skip
     """Electrons per unit of y, where known."""
@@ -282,34 +282,36 @@ class Settings:
     )  # fmt: skip
     """A `Measurement` of it, or its file, read as that of the snapshot."""
     white_reflectance: float | PathLike | Spectrum = setting(
-        1.0, "reflectance of the reference: 0.95, or a table over wavelength [nm]",
+        1.0, "its reflectance: 0.95, or a table over wavelength [nm] (default: 1)",
         "--white-reflectance", group=CAMERA, value="R|FILE", needs=("white",),
     )  # fmt: skip
     """Or a `cassi.files.spectrum_files.Spectrum`."""
     exposure_ratio: float = setting(
-        1.0, "exposure time of the scene over that of the reference (default: 1)", "--exposure-ratio",
+        1.0, "exposure time of the scene, divided by the reference's (default: 1)", "--exposure-ratio",
         group=CAMERA, value="E", type=number, above=0.0, needs=("white",),
     )  # fmt: skip
-    solver: Solver | str = setting("auto", "default: auto, which needs no settings", "--solver", choices=SOLVERS)
+    solver: Solver | str = setting(
+        "auto", "the method (default: auto, which needs no settings)", "--solver", choices=SOLVERS
+    )
     """"auto": subspace TV, a non-local prior and a network, everything chosen from held-out pixels; "subspace":
     subspace TV with settings of your own, for clean data; "least-squares", "gap-tv", "admm-tv", "fista-tv"."""
     quality: Quality | str = setting(
-        "default", "fast: 15% less time, about 0.3 dB worse; best: the network trained on this snapshot, and a mean "
-        "of views, 9 times as long, 0.6 dB better", "--quality", choices=QUALITIES, needs=AUTO,
+        "default", "fast: shorter, slightly worse; best: much longer, with the network trained on this snapshot",
+        "--quality", choices=QUALITIES, needs=AUTO,
     )  # fmt: skip
     views: int | None = setting(
-        None, "mean of 1, 2 or 4 cubes, for which the priors look at the snapshot turned around: on a CPU 2 gain 0.21 "
-        "dB in 1.6 times the time, 4 gain 0.26 dB in 2.7 times the time (default: 1; with best 4)", "--views",
+        None, "mean of 1, 2 or 4 cubes whose priors see the snapshot mirrored: longer, slightly better (default: 1; "
+        "with best 4)", "--views",
         value="1|2|4", type=count, needs=AUTO, excludes=("prior=tv", "num_iters", "plan"),
     )  # fmt: skip
     """`cassi.choice.mirrors`; on a GPU all views are solved together."""
     prior: Prior | str = setting(
-        "auto", "strongest prior: tv, then nonlocal, then learned (default: learned, unless held-out pixels or the "
-        "imprint of the mask speak against it)", "--prior", choices=PRIORS, needs=AUTO,
+        "auto", "strongest prior: tv, then nonlocal, then learned (default: auto, learned unless the evidence is "
+        "against it)", "--prior", choices=PRIORS, needs=AUTO,
     )  # fmt: skip
     weights: PathLike | LearnedPrior | None = setting(
-        None, "of the network: free, for any use; research, for research only; or a file of scripts/train.py (default: "
-        "free; see MODEL_CARD.md)", "--weights", value="free|research|FILE", reads=True,
+        None, "of the network: free, for any use (default); research, for research only; or a file of scripts/train.py",
+        "--weights", value="free|research|FILE", reads=True,
         needs=AUTO, excludes=("prior=tv", "prior=nonlocal", "num_iters"),
     )  # fmt: skip
     budget: float | None = setting(
@@ -321,36 +323,36 @@ class Settings:
         False, "also estimate the standard deviation of each voxel", "--uncertainty", needs=AUTO
     )
     num_iters: int | None = setting(
-        None, "iterations (default: the solver's own); with solver auto, of total variation alone", "--iterations",
+        None, "number of iterations (default: the solver's own); of solver auto, total variation alone", "--iterations",
         value="N", type=count, excludes=("quality", "prior=nonlocal", "prior=learned"),
         why="it fixes the iterations, of total variation alone",
     )  # fmt: skip
     tv_weight: float | None = setting(
-        None, "weight of TV, relative to the cube's brightness (not for auto)", "--tv-weight", value="W", type=number,
+        None, "weight of total variation, relative to the cube's brightness (not for auto)",
+        "--tv-weight", value="W", type=number,
         above=0.0, excludes=("solver=auto", "solver=least-squares"),
     )  # fmt: skip
     """For "admm-tv" and "fista-tv" relative to the brightness times the mean of gram_diag."""
     plan: PathLike | Plan | None = setting(
-        None, "follow the plan of an earlier result (--save-plan): noise, spectra and priors are not chosen again",
+        None, "repeat the choices of an earlier result (--save-plan): noise, spectra and priors",
         "--plan", value="FILE", reads=True, needs=AUTO,
         excludes=("num_iters", "quality", "prior", "gain", "read_noise"),
-        why="a plan brings noise, basis, priors and iterations along",
+        why="a plan states noise, basis, priors and iterations",
     )  # fmt: skip
     """A `Plan`, as `Reconstruction.plan` of a similar snapshot, or its file: pilot and judge are left out."""
     side: PathLike | SidePicture | None = setting(
-        None, "a photograph of the scene from beside the camera, grey or color (PNG, JPEG, TIFF, an array); used where "
-        "it fits and held-out pixels do not speak against it",
+        None, "photograph of the scene from beside the camera (PNG, JPEG, TIFF, an array); used where it fits",
         "--side", value="FILE", reads=True, needs=AUTO,
         excludes=(MANY, "budget", "uncertainty", "num_iters", "prior"),
     )  # fmt: skip
     turn_result: Turn | str = setting(
-        "none", "turn the result: degrees clockwise, or flip it top to bottom; cube, page and regions are upright then",
+        "none", "turn cube, page and regions: degrees clockwise, or flip top to bottom",
         "--turn-result", group=RESULT, choices=TURNS,
     )  # fmt: skip
     """Cube and error bars; pictures of the detector are turned where they are written."""
     output_bands: str | Sequence[float] | None = setting(
-        None, "a cube at these wavelengths, interpolated: start:stop:step, a list, a preset or a file (default: the "
-        "bands of the camera)", "--output-bands", group=RESULT, value="NM", reads=True,
+        None, "interpolate the cube at these wavelengths: start:stop:step, a list, a preset or a file (default: the "
+        "camera's bands)", "--output-bands", group=RESULT, value="NM", reads=True,
     )  # fmt: skip
     """Or an array [nm]; those outside of the bands are left out."""
     device: str | torch.device = setting(
@@ -407,8 +409,8 @@ TILE = Option(
     excludes=("budget", "side", "output_bands", MANY), why="tiles never see the whole cube",
 )  # fmt: skip
 SEQUENCE = Option(
-    "--sequence", "snapshots of a scene that moves little: each is reconstructed with those beside it, into one file "
-    "(default: NAME_sequence.h5) and a film", needs=AUTO,
+    "--sequence", "frames of a slowly moving scene: solve each with its neighbors, into one file (default: "
+        "NAME_sequence.h5) and a film", needs=AUTO,
     excludes=(
         "align", "white", "tile", "uncertainty", "budget", "num_iters", "quality", "views", "plan", "side", SHOTS,
     ),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from cassi.cli.options import DEBUG, QUIET, TABLE, options_of, words
@@ -28,6 +29,7 @@ from cassi.files.names import (
 from cassi.optics.wavelengths import PRESETS
 from cassi.settings import Settings
 
+NAMES = {"refine": "calibrate refine"}  # of commands, as they are typed
 DOCS = Path(__file__).resolve().parent
 SECTION = re.compile(r"(<!-- table: ([\w -]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 # What a measurement's file holds: names that are found, layout as it is written, unit.
@@ -46,29 +48,35 @@ PARTS = (
 
 def tables() -> dict[str, str]:
     """Every table, by name."""
-    made = {"calibrate refine" if command == "refine" else command: options(command) for command in TABLE}
+    made = {NAMES.get(command, command): options(command) for command in TABLE}
     return made | {"names": names(), "presets": presets()}
 
 
 def options(command: str) -> str:
-    """The options of a command, in the order and the words of its help."""
-    rows = []
+    """The options of a command, in the order and the words of its help, but for what they exclude."""
+    lines = []
     every = options_of(command)
-    known = []
-    for option in every:
-        if option in (QUIET, DEBUG):  # of every command, said once
-            continue
-        if command != "reconstruct" and option in options_of("reconstruct"):  # in one row
-            known.append(f"`{option.name}`")
-            continue
-        names = [option.name] if option.name.startswith("-") else []
-        value = option.value or "|".join(option.choices or ())
-        several = " ..." if option.nargs in ("*", "+") else ""
-        value = f"[{value}]" if option.nargs == "?" else value
-        cells = [", ".join(f"`{name}`" for name in names), f"`{value}{several}`" if value else ""]
-        rows.append((" ".join(cells).strip(), words(option, every)))
-    rows += [(", ".join(known), "as for cassi reconstruct")] if known else []
-    return table(("option", "what it does"), rows)
+    known: dict[str, list[str]] = {}  # names of options that another command has, too
+    earlier = list(TABLE)[: list(TABLE).index(command)]
+    for title, group in TABLE[command].items():
+        new = []
+        for option in group:
+            if option in (QUIET, DEBUG):  # of every command, said once
+                continue
+            if (first := next((other for other in earlier if option in options_of(other)), None)) is not None:
+                known.setdefault(first, []).append(f"`{option.name}`")
+                continue
+            name = f"`{option.name}`" if option.name.startswith("-") else ""
+            value = option.value or "|".join(option.choices or ())
+            several = " ..." if option.nargs in ("*", "+") else ""
+            value = f"[{value}]" if option.nargs == "?" else value
+            typed = f"{name} `{value}{several}`".strip() if value else name
+            new.append(f"- {typed}: {words(replace(option, excludes=()), every)}\n")
+        lines += [f"\n**{title[0].upper()}{title[1:]}**\n\n"] if title and new else []
+        lines += new
+    for other, names in known.items():
+        lines.append(f"- {', '.join(names)}: as for `cassi {NAMES.get(other, other)}`\n")
+    return "".join(lines).lstrip("\n")
 
 
 def names() -> str:

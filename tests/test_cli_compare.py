@@ -105,7 +105,7 @@ def test_a_small_study(tmp_path, capsys):
     assert main(command) == 0
     assert (tmp_path / "study" / "design.jsonl").read_bytes() == before  # nothing is computed again
     for wrong, said in (
-        (["--size", "8", "--output", str(tmp_path / "small")], "show nothing"),
+        (["--size", "8", "--output", str(tmp_path / "small")], "are too small"),
         (["--step", "x"], "expected positive whole numbers"),
     ):
         assert main(["design", *wrong]) == 2 and said in capsys.readouterr().err

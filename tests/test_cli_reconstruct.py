@@ -179,7 +179,7 @@ def test_frames_that_do_not_fit_the_mask_are_counted(night, capsys):
         captured = capsys.readouterr()
         check_words(captured.out.splitlines()[-1])
         check_words(captured.err)
-        assert (f"{found} finished already" in captured.out) == bool(found)
+        assert (f"{found} already finished" in captured.out) == bool(found)
     index = [json.loads(line) for line in (output / "index.jsonl").read_text().splitlines()]
     assert [line["ok"] for line in index] == [False, True, True, True]
 
@@ -192,7 +192,7 @@ def test_of_many_that_do_not_fit_the_first_are_named_in_order(night, capsys):
 def test_a_folder_gets_a_page_and_many_cubes_a_place(night, capsys):
     assert call(night, *FAST, "--report") == 0
     page = (night.parent / "night_cubes" / "index.html").read_text()
-    assert "4 results, 1 of them not to be trusted" in page
+    assert "4 results, 1 of them in doubt" in page
     linked = re.findall(r'href="([^"]+)"', page)
     assert len(linked) == 4 and all(name.endswith("_report.html") for name in linked)
     assert all((night.parent / "night_cubes" / name).is_file() for name in linked)

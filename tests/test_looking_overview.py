@@ -52,7 +52,7 @@ def test_an_index_of_a_folder(tmp_path):
     (tmp_path / "other.h5").write_bytes(b"not HDF5")
     page = write_index(tmp_path)
     text = page.read_text(encoding="utf-8")
-    assert "3 results, 1 of them not to be trusted, 1 damaged and left out" in text and "other.h5</h2>" in text
+    assert "3 results, 1 of them in doubt, 1 damaged and left out" in text and "other.h5</h2>" in text
     assert text.count("data:image/png") == 3 and text.count('class="bad"') == 2
     assert "<script" not in text and "&lt;script&gt;alert(1)" in text
     assert "default-src 'none'" in unescape(text) and "script-src 'none'" in unescape(text)
@@ -64,7 +64,7 @@ def test_an_index_of_a_folder(tmp_path):
     write_cube(tmp_path / "tv.h5", red_left(), attributes={"choice": {"prior": "total variation"}})
     text = write_index(tmp_path).read_text(encoding="utf-8")
     assert '<a href="good_report.html">good_cube.h5</a>' in text
-    assert "4 results, 1 of them not to be trusted, 1 failed, 1 damaged and left out. The method differs" in text
+    assert "4 results, 1 of them in doubt, 1 failed, 1 damaged and left out. The method differs" in text
     assert "failed: NaN in it" in text and "1 by total variation" in text and "<script" not in text
     assert write_index(tmp_path) == page, "an older index is replaced"
     (tmp_path / "empty").mkdir()

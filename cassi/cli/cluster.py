@@ -14,8 +14,8 @@ from cassi.files.atomic import check_readable
 from cassi.kernels.machine import num_cores
 
 SLOWER = (
-    "on one machine the same command without --cluster is faster: its threads start at once, a worker takes some 10 s; "
-    "a cluster pays from two machines on"
+    "on one machine the same command without --cluster is faster, because a worker takes some 10 s to start; a cluster "
+    "pays on two or more machines"
 )
 MAX_DEATHS = 2  # of workers at one snapshot, before it counts as failed
 MAX_LOCAL = 1024  # processes of this machine
@@ -83,7 +83,7 @@ def scheduler_of(address: str) -> str:
     try:
         stated = parse_json(check_readable(address).read_text(encoding="utf-8"))["address"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError("the file is none of a scheduler") from error
+        raise ValueError("the file is no scheduler file") from error
     if not isinstance(stated, str):
         raise ValueError(f"the file states the address {one_line(stated, 40)}")
     return stated

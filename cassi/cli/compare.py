@@ -13,7 +13,7 @@ from cassi.optics.measurement import REFLECTANCE
 
 TABLES = (".csv", ".txt", ".tsv", ".dat", ".asc")  # of spectrometers
 NOT_REFLECTANCE = (
-    "{}: no white reference was divided out, so its spectra hold lamp and detector, and the angle to a table of "
+    "{}: not divided by a white reference, so that its spectra contain lamp and detector, and the angle to a table of "
     "reflectances measures these, too; reconstruct with --white"
 )
 
@@ -69,7 +69,7 @@ def compare_places(args: argparse.Namespace) -> int:
         ]
         if len(compared) < len(spectra):
             what = f"{args.reference} has {len(means[0])} bands, {args.cube} {len(spectra[0].mean)}"
-            raise InputError(f"{what}, and one of them no wavelengths to tell which")
+            raise InputError(f"{what}, and one of them has no wavelengths to pair them by")
     else:
         table = read_spectrum(args.reference)
         if data.unit != REFLECTANCE:

@@ -5,19 +5,19 @@ HELP: dict[str, tuple[str, str]] = {
     "reconstruct": ("Reconstruct a spectral cube from a coded-aperture snapshot: file in, file and figures out.", """
   a file that holds measurement and mask; writes m_cube.h5 and m_figures/ beside it
       {reconstruct} --measurement m.h5
-  snapshot and mask in files of their own, the number of bands is known
+  snapshot and mask in separate files, with a known number of bands
       {reconstruct} --measurement scene.mat --mask mask.mat --num-bands 28 --wavelengths 450:650:28
-  only look: what is in the file, which bands and step fit, what would be done
+  only look: what the files hold, which bands and step fit, what would be done
       {reconstruct} --measurement scene.mat --mask mask.mat --dry-run
-  raw counts of a camera that was calibrated: nothing else to give
+  raw counts of a calibrated camera; the calibration holds all the rest
       {reconstruct} --calibration calibration.h5 --measurement snapshot.png
-  a photograph of the same scene beside it, which may be moved, turned and of another size
+  with a photograph of the same scene, which may be displaced, rotated and of another size
       {reconstruct} --measurement m.h5 --side photo.png
-  a folder, files or a stack of snapshots: one cube each, killed runs resume with the same command
+  a folder, files or a stack of snapshots: one cube each; the same command resumes an interrupted run
       {reconstruct} --measurement night7/ --mask mask.h5 --output night7_cubes/
   four shots of one scene, each through its own mask
       {reconstruct} --measurement shot?.h5 --mask mask?.h5
-  frames that follow each other: each knows what those beside it saw; a cube with a time axis, and a film
+  a sequence, each frame solved together with its neighbors: one cube with a time axis, and a film
       {reconstruct} --sequence --measurement video.h5 --mask mask.h5
   the result as one page to look at in a browser
       {reconstruct} --measurement m.h5 --report
@@ -25,7 +25,7 @@ HELP: dict[str, tuple[str, str]] = {
     "calibrate": ("Calibrate a camera from frames: dark, flat, and the coded aperture at known wavelengths.", """
   a folder with files dark_*, flat_*, mask_* and wavelengths.txt; PNG, TIFF, HDF5, .npy, .mat ...
       {calibrate} bench --output calibration.h5
-  no frames of a bench, but captures of different scenes: where and how sharp the mask really is
+  without calibration frames, from captures of different scenes: where and how sharp the mask really is
       {calibrate} refine --help
 """),
     "refine": ("Refine a camera from captures of different scenes: where and how sharp the mask really is.", """
@@ -49,7 +49,7 @@ The same seed gives the same scene, mask and noise.
 """),
     "view": ("Look at a result in the browser.", """
   {view} m_cube.h5
-  a result on a machine without a browser, looked at from another one through ssh -L 8000:127.0.0.1:8000
+  on a machine without a browser; another one connects by ssh -L 8000:127.0.0.1:8000
       {view} m_cube.h5 --no-browser --port 8000
 """),
     "spectra": ("Write the spectra of places and regions of results as a table, with error bars.", """
@@ -65,7 +65,7 @@ The same seed gives the same scene, mask and noise.
       {export} night7_cubes/ night7_tif/ --format tif --output-bands 500:600:5
 """),
     "compare": ("Compare a result with the truth, another result, or a spectrometer; the second is the reference.", """
-  how close is the result to the truth that its file holds, or another file
+  the error against the truth in the same file, or in another file
       {compare} m_cube.h5
       {compare} m_cube.h5 truth.h5
       {compare} tv_cube.h5 auto_cube.h5 --figure difference.png
@@ -74,7 +74,7 @@ The same seed gives the same scene, mask and noise.
       {compare} m_cube.h5 leaf.csv --at 120,85,5 --figure leaf.pdf
       {compare} m_cube.h5 leaf.csv --regions m-regions.json --csv spectra.csv
 """),
-    "design": ("Which camera to build: simulate and reconstruct a grid of cameras; a run that was stopped goes on.", """
+    "design": ("Which camera to build: simulate and reconstruct a grid of cameras; a stopped run continues.", """
       {design}
       {design} --step 2 --mask-element 1,2,4 --bands 28 --electrons 1e4 --scenes my_cubes/ --output study
 """),

@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> int:
         prog="cassi",
         description="Spectral cubes from coded-aperture snapshots (CASSI).",
         examples=f"commands:\n{lines}\n\n`cassi COMMAND --help` explains each, with examples; "
-        "`cassi reconstruct FILE` is where to begin",
+        "begin with `cassi reconstruct FILE`",
     )
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of those below")
     if not argv:

@@ -162,7 +162,7 @@ def run_many(args: argparse.Namespace, task: Task, fingerprint: str) -> int:
         made += [f"{draw.figures}/"] if draw.figures is not None else []
     rate = f", {60 * report.computed / report.seconds:.1f} a minute" if report.computed else ""
     counts = {
-        "finished already": report.found,
+        "already finished": report.found,
         "failed": len(report.failed),
         "not fitting the mask": len(report.misfits),
         "in doubt": len(report.doubts),
@@ -185,7 +185,7 @@ def in_sequence(args: argparse.Namespace, task: Task, settings: Settings) -> InS
         for frame in task.frames:
             task.measurement(frame)  # raises what is wrong
     plan = sequence_plan(some, settings)
-    inform(args, f"one plan for {count} frames, from {len(some)} of them")
+    inform(args, f"one plan for {count} frames, chosen from {len(some)} of them")
     return InSequence(plan, settings, asked)
 
 
@@ -239,7 +239,7 @@ def save_common_plan(args: argparse.Namespace, task: Task, settings: Settings) -
     if plan is None:
         raise ValueError("the default solver has a plan")
     save_plan(args.save_plan, plan, overwrite=True)
-    inform(args, f"one plan for all, that of {measurements[0].source}: {args.save_plan}")
+    inform(args, f"all snapshots follow the plan of {measurements[0].source}: {args.save_plan}")
 
 
 def _difference(task: Task, some: Sequence[Measurement]) -> str:
@@ -268,14 +268,14 @@ def common_camera(args: argparse.Namespace, task: Task, settings: Settings) -> F
         with StepBar([CAMERA], shown=not args.quiet) as bar:
             some = _read_some(task, chosen) or [task.measurement(task.frames[0])]
             if difference := _difference(task, some):
-                inform(args, f"{difference}: the camera of each is searched for by itself")
+                inform(args, f"{difference}: each snapshot's camera is searched for separately")
                 if args.save_camera:
-                    warn(args, f"{args.save_camera} is not written: there is no camera common to all")
+                    warn(args, f"{args.save_camera} is not written: the snapshots have no camera in common")
                 return settings.camera
             found = find_with_settings(some, settings, partial(bar, CAMERA))
     except (ValueError, OSError):  # each frame reports why it cannot be read
         if args.save_camera:
-            warn(args, f"{args.save_camera} is not written: no camera could be searched for")
+            warn(args, f"{args.save_camera} is not written: no camera could be found")
         return "as-given"
     if found.accepted or found.detector:
         inform(args, found.message)

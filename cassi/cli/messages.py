@@ -54,7 +54,7 @@ def describe_result(result: Finished) -> list[str]:
     outcome, found = result.outcomes[0], result.camera
     camera = [] if found is None else [found.message if outcome.plan is None else found.optics]
     if result.imprint is not None:
-        camera.append(f"Imprint of the mask on the cube: {result.imprint:.3f} (0 is none).")
+        camera.append(f"Imprint of the mask on the cube: {result.imprint:.3f} (0 is ideal).")
     lines = [" ".join(camera)] if camera else []
     if outcome.plan is not None:
         return [*lines, f"solver: {outcome.solver}. {result.explain()}"]
@@ -99,9 +99,9 @@ def dry_run(args: argparse.Namespace, task: Task, *, kept: bool) -> str:
         return f"{finished(task)}; nothing would be computed"
     names = [frame.name for frame in task.frames]
     there = 0 if args.sequence else sum(os.path.exists(task.output / f"{name}_cube.h5") for name in names)
-    resumed = f" (cubes that are there: {there}, kept where nothing has changed)" if there else ""
+    resumed = f" (existing cubes: {there}, kept where nothing has changed)" if there else ""
     many = f"{len(names)} snapshots, {names[0]} to {names[-1]}, " if task.many else ""
-    beside = ", each with the frames beside it," if args.sequence else ""
+    beside = ", each with its neighbors," if args.sequence else ""
     doubt = "" if m.check is None or m.check.matches else ", although the mask does not fit"
     size = _size((len(m.shifts), *m.mask.shape[-2:]))
     how = f"with solver {args.solver} on device {pick_device(args.device)}"

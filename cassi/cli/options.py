@@ -118,7 +118,7 @@ def size(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d{1,6})(?:x(\d{1,6}))?", text.strip().lower())
     height, width = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if height < 1 or width < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size, expected for example 256 or 256x384 (height x width)")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size, expected 256 or 256x384 (height x width)")
     return height, width
 
 
@@ -141,7 +141,7 @@ def length(text: str) -> tuple[float, str]:
     """A length and its unit from "2.5um"."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(nm|[uµμ]m|mm|cm|m|km)\s*", text)
     if match is None or not float(match[1]) > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no length, expected for example 2.5um, 0.1mm or 3m")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a length, expected 2.5um, 0.1mm or 3m")
     return float(match[1]), {"um": "µm", "μm": "µm"}.get(match[2], match[2])
 
 
@@ -150,8 +150,8 @@ def length(text: str) -> tuple[float, str]:
 HDF5 = (".h5", ".hdf5")
 QUIET = Option("--quiet", "print nothing but errors and warnings")
 DEBUG = Option("--debug", "show a traceback where something fails unexpectedly")
-KEY = Option("--key", "the measurement's name in its file, if unusual", value="NAME")
-MASK_KEY = Option("--mask-key", "the mask's name in its file, if unusual", value="NAME")
+KEY = Option("--key", "name of the measurement in its file, if unusual", value="NAME")
+MASK_KEY = Option("--mask-key", "name of the mask in its file, if unusual", value="NAME")
 NUM_BANDS, STEP, BAD_PIXELS, DARK = (OPTIONS[name] for name in ("num_bands", "step", "bad_pixels", "dark"))
 FILTERS = tuple(OPTIONS[name] for name in ("pattern", "pattern_offset", "response", "crosstalk"))
 BIT_DEPTH = Option("--bit-depth", "bits of integer counts", value="N", type=whole)
@@ -161,13 +161,13 @@ OVERWRITE = Option("--overwrite", "replace an existing file")
 FRAME = Option("--frame", "which cube of a stack, from 0 (default: 0)", value="FRAME", type=whole, default=0)
 
 PLACES = (
-    Option("--at", "row,column of a pixel, or row,column,size of a square around it, each with a name before it if "
-        "wanted, leaf=row,column; several too", value="PLACE", nargs="+", default=[]),
-    Option("--regions", "polygons: a .json saved by a report", value="FILE", nargs="+", default=[], reads=True),
+    Option("--at", "row,column of a pixel, or row,column,size of a square around it; with a name if wanted: "
+                "leaf=row,column", value="PLACE", nargs="+", default=[]),
+    Option("--regions", "polygons in a .json saved by a report", value="FILE", nargs="+", default=[], reads=True),
 )
-CSV = Option("--csv", "write the spectra with spread and error bars, and what they are compared with", value="FILE",
+CSV = Option("--csv", "write the spectra with their spread, error bars and reference", value="FILE",
     writes=(".csv",))
-FIGURE = Option("--figure", "also draw it: .png, .pdf or .svg", value="FILE", writes=(".png", ".pdf", ".svg"))
+FIGURE = Option("--figure", "also draw them: .png, .pdf or .svg", value="FILE", writes=(".png", ".pdf", ".svg"))
 
 TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in its help, and their options
     "reconstruct": {
@@ -175,41 +175,41 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("files", "the same as --measurement", value="FILE", nargs="*", reads=True),
         ),
         "files": (
-            Option("--measurement", "the snapshot: HDF5, .mat, .npz, .npy, TIFF, PNG or ENVI; may hold mask, "
-                "shifts and truth too. Or many: files, a folder, a pattern, a stack",
+            Option("--measurement", "snapshot: HDF5, .mat, .npz, .npy, TIFF, PNG or ENVI, which may also hold mask, "
+                "shifts and truth; or many: files, a folder, a pattern, a stack",
                 value="FILE", default=[], nargs="+", reads=True),
-            Option("--mask", "the coded aperture, if it is in another file; of several shots one each",
+            Option("--mask", "coded aperture, if in another file; several shots need one each",
                 value="FILE", default=[], nargs="+", reads=True, excludes=("pattern",)),
-            Option("--calibration", "file of cassi calibrate: corrects raw counts, brings mask, bands and bad pixels",
+            Option("--calibration", "file of cassi calibrate: mask, bands, bad pixels, correction of raw counts",
                 value="FILE", default=[], nargs="+", reads=True, why="it brings these along",
                 excludes=("mask", "mask_key", "turn_mask", "num_bands", "step", "wavelengths", "bad_pixels",
                     "bit_depth", "black_level", "dark", "saturation", "pattern")),
-            Option("--output", "the result: .h5, .mat, .tif or .hdr (default: NAME_cube.h5); of many "
-                "snapshots a folder", value="FILE"),
-            Option("--overwrite", "replace an existing result"),
-            Option("--figures", 'folder of figures, or "none" (default: NAME_figures beside the result; of many '
-                "snapshots none, unless this or an option of figures is given)", value="DIR", idle="none"),
+            Option("--output", "result: .h5, .mat, .tif or .hdr (default: NAME_cube.h5); of many snapshots a folder",
+                value="FILE"),
+            OVERWRITE,
+            Option("--figures", 'folder of figures, or "none" (default: NAME_figures; of many snapshots none, unless '
+                'an option of figures is given)', value="DIR", idle="none"),
             Option("--report", "also write an HTML page of the result (default: NAME_report.html)",
                 value="FILE", nargs="?", writes=(".html", ".htm")),
             KEY, MASK_KEY,
-            Option("--turn-mask", "flip, turn or transpose the mask as it fits the snapshot"),
+            Option("--turn-mask", "flip, turn or transpose the mask so that it fits the snapshot"),
         ),
         CAMERA: (
-            Option("--shots", "each scene was captured K times, through K masks: files in order, or a stack (default: "
-                "the number of mask files or calibrations, or what the file says; needed for a stack of masks)",
+            Option("--shots", "shots of each scene, each through its own mask: files in order, or a stack (default: "
+                "the number of masks or calibrations, or as the file states; needed for a stack of masks)",
                 value="K", type=count),
             *options_in(CAMERA), BIT_DEPTH,
-            Option("--saturation", "count from which on a pixel is bad", value="COUNTS", type=number),
+            Option("--saturation", "count from which on a pixel is saturated", value="COUNTS", type=number),
             Option("--align", "the same as --camera align", excludes=("camera",)),
-            Option("--save-camera", "write the camera that was used, for --mask: mask of each band, shifts, "
-                "mask_3d_shift (.h5)",
+            Option("--save-camera", "write the camera that was used, for --mask (.h5): mask of each band, shifts, "
+                "mask_3d_shift",
                 value="FILE", excludes=("camera", "psf", "align", "calibration", SHOTS),
                 why="no camera is searched for", writes=HDF5),
         ),
         "method": (
             *options_in("method"), TILE,
-            Option("--save-plan", "write the chosen plan, for --plan (.json); of many snapshots that of the "
-                "first, which all then follow", value="FILE", needs=("solver=auto",), excludes=("plan", "sequence"),
+            Option("--save-plan", "write the chosen plan, for --plan (.json); many snapshots all follow that of the "
+                "first", value="FILE", needs=("solver=auto",), excludes=("plan", "sequence"),
                 writes=(".json",)),
         ),
         RESULT: options_in(RESULT),
@@ -217,116 +217,118 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("--figure-format", "png, pdf, svg: one or several, with commas (default: png)",
                 value="FORMATS", type=formats, default=("png",)),
             Option("--dpi", "pixels per inch (default: 120)", value="N", type=dpi, default=120),
-            Option("--pixel-size", "of the scene, for a scale bar: 2.5um, 0.1mm, 3m", value="LENGTH", type=length),
+            Option("--pixel-size", "size of a pixel in the scene, for a scale bar: 2.5um, 0.1mm, 3m",
+                value="LENGTH", type=length),
             Option("--tinted", "bands in the color of their light"),
-            Option("--no-markers", "pictures of the summary without the numbers of the spectra"),
+            Option("--no-markers", "no numbers of spectra on the pictures of the summary"),
         ),
         "many snapshots": (
             SEQUENCE,
             Option("--cluster", "compute on a Dask cluster: tcp://HOST:PORT, a scheduler file, or local:N for N "
                 "processes here",
                 value="ADDRESS", needs=(MANY,)),
-            Option("--batch", "snapshots computed at a time (default: what fits)",
+            Option("--batch", "snapshots computed at a time (default: as many as fit)",
                 value="N", type=count, needs=(MANY,)),
         ),
         "what is said": (
-            Option("--dry-run", "say what is in the files and what would be done, then stop"),
+            Option("--dry-run", "print what the files hold and what would be done, then stop"),
             QUIET, DEBUG,
         ),
     },
     "calibrate": {
         "": (
-            Option("--output", "what to write (calibration.h5)", value="FILE", default="calibration.h5", writes=HDF5),
+            Option("--output", "file to write (default: calibration.h5)",
+                value="FILE", default="calibration.h5", writes=HDF5),
             FIGURES, OVERWRITE, QUIET, DEBUG,
         ),
         "frames": (
-            Option("folder", "the frames: dark_* without light, flat_* in even white light without the aperture, "
-                "mask_* of the aperture in narrow-band light", value="FOLDER"),
+            Option("folder", "the frames: dark_* without light, flat_* in uniform light without the aperture, mask_* "
+                "of the aperture in narrow-band light", value="FOLDER"),
             Option("--wavelengths", "of the mask frames: a list 450,500,..., start:stop:count, or a file (default: "
-                "wavelengths.txt in the folder, or names such as mask_532nm.png)", value="NM"),
+                "wavelengths.txt in the folder, or file names such as mask_532nm.png)", value="NM"),
             Option("--bit-depth", "bits of the counts (default: what holds them)", value="N", type=whole),
         ),
         "a mosaic sensor": (
-            Option("--camera", "sd: a coded aperture and a disperser (default); mosaic: a filter on each detector "
-                "pixel, which mask_* show in even narrow-band light, equally bright",
+            Option("--camera", "sd: coded aperture and disperser (default); mosaic: a filter on each detector pixel, "
+                "with mask_* in uniform narrow-band light, equally bright",
                 choices=("sd", "mosaic"), default="sd"),
             *FILTERS[:2],
         ),
         "bands": (
-            Option("--step", "dispersion between neighboring bands (default: 2)", value="PX", type=number),
-            Option("--num-bands", "bands (default: what covers the wavelengths)", value="C", type=whole),
-            Option("--order", "highest power of the dispersion's polynomial (default: 3)",
+            Option("--step", "displacement between neighboring bands (default: 2)", value="PX", type=number),
+            Option("--num-bands", "number of bands (default: as many as the wavelengths cover)", value="C", type=whole),
+            Option("--order", "degree of the dispersion's polynomial (default: 3)",
                 value="P", type=whole, default=3),
         ),
     },
     "refine": {
         "": (
-            Option("--measurement", "captures; a folder or a pattern too",
+            Option("--measurement", "captures: files, a folder or a pattern",
                 value="FILE", nargs="+", required=True, reads=True),
-            Option("--mask", "the coded aperture, if the captures do not hold it",
+            Option("--mask", "coded aperture, if not in the captures",
                 value="FILE", reads=True),
             KEY, MASK_KEY, NUM_BANDS, STEP, BAD_PIXELS, BIT_DEPTH, DARK,
             Option("--black-level", "value of a dark pixel as stored (default: estimated from the captures)",
                 value="VALUE", type=number),
-            Option("--weights", "of the network that looks for the mask's errors: free, for any use; research, for "
-                "research only; or a file of scripts/train.py (default: free; see MODEL_CARD.md)",
+            Option("--weights", "of the network that separates scene and error: free, for any use (default); research, "
+                "for research only; or a file of scripts/train.py",
                 value="free|research|FILE", reads=True),
             Option("--seed", "seed of the held-out pixels (default: 0)", value="SEED", type=whole, default=0),
-            Option("--output", "what to write (camera.h5)", value="FILE", default="camera.h5", writes=HDF5),
+            Option("--output", "file to write (default: camera.h5)", value="FILE", default="camera.h5", writes=HDF5),
             FIGURES, OVERWRITE, QUIET, DEBUG,
         ),
     },
     "simulate": {
         "": (
             Option("--seed", "seed of scene, mask and noise (default: 0)", value="SEED", type=whole, default=0),
-            Option("--output", "the measurement to write: .h5 or .hdf5", value="FILE", writes=HDF5),
-            Option("--bench", "instead, a new folder of 12-bit frames from a simulated bench, for cassi calibrate, and "
-                "a snapshot; takes only --size (default: 128x128), --num-bands, --step and --seed", value="DIR"),
+            Option("--output", "measurement to write: .h5 or .hdf5", value="FILE", writes=HDF5),
+            Option("--bench", "instead, a new folder of 12-bit frames of a simulated bench, for cassi calibrate, and a "
+                "snapshot; takes only --size (default: 128x128), --num-bands, --step and --seed", value="DIR"),
             OVERWRITE, QUIET, DEBUG,
         ),
         "scene": (
             Option("--cube", "a spectral cube: HDF5, .mat, .npz, .npy, TIFF", value="FILE", reads=True),
-            Option("--key", "the cube's name in its file, if unusual", value="NAME"),
-            Option("--size", "pixels (default: 256x256, or those of the cube or the mask file)",
+            Option("--key", "name of the cube in its file, if unusual", value="NAME"),
+            Option("--size", "pixels (default: 256x256, or as the cube or mask file has)",
                 value="HxW", type=size),
-            Option("--num-bands", "bands (default: 28); of a cube file, its last C", value="C", type=count),
-            Option("--wavelengths", "band centers, as for cassi reconstruct (default: 450 to 650 nm, or those of the "
-                "cube file)", value="NM", reads=True),
-            Option("--truth-bits", "round the cube to multiples of 2^-N first: it stays exact and compresses well",
+            Option("--num-bands", "number of bands (default: 28); of a cube file, its last C", value="C", type=count),
+            Option("--wavelengths", "band centers, as for cassi reconstruct (default: 450 to 650 nm, or as in the cube "
+                "file)", value="NM", reads=True),
+            Option("--truth-bits", "round the cube to multiples of 2^-N first, so that it is exact and compresses well",
                 value="N", type=whole),
         ),
         "optics": (
-            Option("--camera", "sd: a single disperser (default); dd: a double disperser; cacti: a video camera, "
-                "frames of a grey scene in place of bands; mosaic: a filter on each detector pixel",
+            Option("--camera", "sd: single disperser (default); dd: double disperser; cacti: video camera, with frames "
+                "of a grey scene in place of bands; mosaic: a filter on each detector pixel",
                 choices=("sd", "dd", "cacti", "mosaic"), default="sd", excludes=("shots", "frames", "side")),
             *FILTERS,
             Option("--mask", "binary, grey, or a file (default: binary)",
                 value="KIND|FILE", default="binary", reads=True, excludes=("pattern",)),
-            Option("--transmission", "mean transmission of a drawn mask (0.5)",
+            Option("--transmission", "mean transmission of a drawn mask (default: 0.5)",
                 value="TRANSMISSION", type=number, default=0.5),
-            Option("--step", "displacement between bands, whole pixels, any sign (2)",
+            Option("--step", "displacement between neighboring bands, whole pixels, any sign (default: 2)",
                 value="PX", type=whole, default=2),
-            Option("--shots", "snapshots of the scene, each through another mask (1)",
+            Option("--shots", "snapshots of the scene, each through another mask (default: 1)",
                 value="K", type=count, default=1),
-            Option("--frames", "snapshots that follow each other, for --sequence (1)",
+            Option("--frames", "snapshots of a sequence, for --sequence (default: 1)",
                 value="T", type=count, default=1, excludes=("shots",)),
-            Option("--motion", "how far the scene moves from frame to frame (0.8)",
+            Option("--motion", "motion of the scene from frame to frame (default: 0.8)",
                 value="PX", type=number, default=0.8, needs=("frames",)),
         ),
         "camera (without these options: no noise)": (
             Option("--full-well", "electrons in the brightest pixel: photon noise (Poisson)", value="E", type=number),
             Option("--read-noise", "read noise [electrons] (Gaussian)", value="E", type=number, default=0.0),
-            Option("--bit-depth", "digitize to 2^N levels, the brightest pixel highest", value="N", type=whole),
+            Option("--bit-depth", "digitize to 2^N levels", value="N", type=whole),
         ),
         "a photograph beside it": (
-            Option("--side", "also photograph the scene with a second camera: a PNG of 8 bits",
+            Option("--side", "also photograph the scene with a second camera: an 8-bit PNG",
                 value="FILE", writes=(".png",), excludes=("frames",)),
             Option("--side-response", "its channels (default: rgb)", choices=("rgb", "pan"), default="rgb"),
         ),
     },
     "view": {
         "": (
-            Option("result", "result file (.h5)", value="RESULT"),
+            Option("result", "result (.h5)", value="RESULT"),
             FRAME,
             Option("--port", "port to listen on (default: any free one)", value="PORT", type=whole, default=0),
             Option("--no-browser", "print the address, open no browser"),
@@ -342,50 +344,51 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
     "export": {
         "": (
             Option("result", "a result, or a folder of them", value="RESULT"),
-            Option("output", "what to write: .h5, .nc (NetCDF-4), .mat, .npz, .tif or .hdr (ENVI); or a folder",
+            Option("output", "file to write: .h5, .nc (NetCDF-4), .mat, .npz, .tif or .hdr (ENVI); or a folder",
                 value="OUTPUT"),
-            Option("--format", "of files in a folder: h5, nc, mat, npz, tif or hdr", value="FORMAT"),
+            Option("--format", "format of the files in a folder: h5, nc, mat, npz, tif or hdr", value="FORMAT"),
             *options_in(RESULT), OVERWRITE, QUIET, DEBUG,
         ),
     },
     "compare": {
         "": (
             Option("cube", "a result", value="A", reads=True),
-            Option("reference", "another cube; truth: that of A (default); or, with --at or --regions, the table of a "
-                "spectrometer, nm and value: .csv, .txt, .tsv, .dat or .asc",
+            Option("reference", "another cube; truth: the one in A (default); or, with --at or --regions, the table of "
+                "a spectrometer, nm and value: .csv, .txt, .tsv, .dat or .asc",
                 value="B", default="truth", nargs="?"),
-            Option("--fit-scale", "multiply the first cube by what fits best, where units differ",
+            Option("--fit-scale", "first multiply A by the factor that fits best, where units differ",
                 excludes=("at", "regions")),
             FRAME, FIGURE, OVERWRITE, QUIET, DEBUG,
         ),
         "spectra of places": (
             *PLACES,
-            Option("--unscaled", "compare values as they are (default: the table is multiplied by what fits best)"),
+            Option("--unscaled", "do not multiply the table by the factor that fits best"),
             CSV,
         ),
     },
     "design": {
         "": (
-            Option("--output", "folder for table, figures and finished runs (design)",
+            Option("--output", "folder for table, figures and finished runs (default: design)",
                 value="DIR", default="design"),
             QUIET, DEBUG,
         ),
         "cameras: a value, a list 1,2,4, or start:stop": (
-            Option("--step", "dispersion from band to band [px] (1:3)", value="PX", default="1:3"),
-            Option("--mask-element", "side of an element of the mask [px] (1:4)", value="PX", default="1:4"),
-            Option("--bands", "bands (16:31: the ends and the middle)", value="C", default="16:31"),
-            Option("--electrons", "in the brightest pixel (1e3:1e5: a value a decade)", value="E", default="1e3:1e5"),
+            Option("--step", "displacement between neighboring bands (default: 1:3)", value="PX", default="1:3"),
+            Option("--mask-element", "side of a mask element (default: 1:4)", value="PX", default="1:4"),
+            Option("--bands", "number of bands (default: 16:31, the ends and the middle)", value="C", default="16:31"),
+            Option("--electrons", "electrons in the brightest pixel (default: 1e3:1e5, one value a decade)",
+                value="E", default="1e3:1e5"),
         ),
         "scenes": (
             Option("--scenes", "a folder of cubes (default: painted scenes)", value="FOLDER"),
-            Option("--num-scenes", "painted ones (2)", value="N", type=count, default=2),
-            Option("--size", "of the scenes [px] (96)", value="PX", type=count, default=96),
-            Option("--quality", "of the reconstructions (default: fast)", choices=QUALITIES, default="fast"),
+            Option("--num-scenes", "number of painted scenes (default: 2)", value="N", type=count, default=2),
+            Option("--size", "side of the scenes (default: 96)", value="PX", type=count, default=96),
+            Option("--quality", "quality of the reconstructions (default: fast)", choices=QUALITIES, default="fast"),
         ),
     },
     "warm-up": {
         "": (
-            Option("--device", "cpu, cuda, cuda:1 ...: a GPU beside the CPU (default: cpu)",
+            Option("--device", "cpu, or also a GPU: cuda, cuda:1 ... (default: cpu)",
                 value="DEVICE", default="cpu"),
             QUIET, DEBUG,
         ),

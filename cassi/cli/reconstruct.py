@@ -185,7 +185,7 @@ def solve_and_write(
         result = reconstruct_measurement(m, settings, listener)
         steps("write")
         if changed := changed_since(stamps):
-            warn(args, f"{changed}, for this result does not count as finished")
+            warn(args, f"{changed}; this result does not count as finished")
             attributes = {**attributes, "fingerprint": ""}
         write_result(task.output, result, attributes=attributes, overwrite=args.overwrite)
     for line in messages.describe_result(result):

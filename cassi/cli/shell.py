@@ -9,7 +9,7 @@ from typing import TextIO
 from cassi.cli.options import printable
 from cassi.errors import InputError, Note, one_line
 
-INTERRUPTED = "interrupted; no half file was left"
+INTERRUPTED = "interrupted; no incomplete file was left"
 
 # What helps with an error of a kind, besides options.
 HELP = {

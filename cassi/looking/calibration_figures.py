@@ -117,7 +117,7 @@ def mask_error(camera: RefinedCamera) -> Figure | None:
     maps = [("Mask as given", given, shown_range(given, percent=99)), ("Correction", learned.error.numpy(), None)]
     maps += [] if detector is None else [("Sensitivity less 1", detector - 1, None)]
     side = max(picture_size(given.shape, 3.0)[0], 2.5), picture_size(given.shape, 3.0)[1]
-    title = f"What captures say of their camera explains {learned.explained[-1]:.0%} of what was kept out"
+    title = f"The correction explains {learned.explained[-1]:.0%} of the misfit in captures kept out of the fit"
     rows = [Row([side[0]] * len(maps), side[1], left=EDGE, below=3 * LINE)] * 2
     if len(learned.growth) > 1:
         rows.append(Row([side[0]], PLOT))
@@ -132,5 +132,5 @@ def mask_error(camera: RefinedCamera) -> Figure | None:
         counts, shares = zip(*learned.growth, strict=True)
         plot.plot(counts, [100 * share for share in shares], "o-", color=PALETTE[0])
         plot.set(xticks=counts, yticks=(0, 50, 100), ylim=(0, 100), xlabel="captures fitted to", ylabel="[%]")
-        plot.set_title("Explained of a kept capture")
+        plot.set_title("Misfit explained in a capture kept out")
     return figure

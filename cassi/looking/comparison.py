@@ -43,8 +43,8 @@ class Comparison:
         if not (self.scaled or 0.9 < n["factor"] < 1.1):  # the first number then is about the units alone
             lines.insert(
                 1,
-                f"in another unit? times {n['factor']:.3g} the first has a PSNR of {n['psnr_scaled']:.2f} dB: "
-                "fit the scale (--fit-scale) to compare so",
+                f"are the units different? Multiplied by {n['factor']:.3g} the first has a PSNR of "
+                f"{n['psnr_scaled']:.2f} dB; --fit-scale compares them that way",
             )
             lines[2] = f"as they are: {lines[2]}"
         return "\n".join(lines + [f"  {name:>9}  {value:6.2f} dB" for name, value in self.band_psnr.items()])

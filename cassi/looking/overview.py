@@ -57,7 +57,7 @@ def write_index(folder: PathLike, warn: Callable[[str], object] = str) -> Path:
     if not results:
         raise InputError(f"{place}: no result in it, expected HDF5 files with a cube")
     failed, bad = _failures(place), sum(bool(one["problems"]) for one in results)
-    parts = [f"{len(results)} results", f"{bad} of them not to be trusted" if bad else ""]
+    parts = [f"{len(results)} results", f"{bad} of them in doubt" if bad else ""]
     parts += [f"{len(failed)} failed" if failed else "", f"{len(damaged)} damaged and left out" if damaged else ""]
     summary = ", ".join(filter(None, parts))
     methods = Counter(one["method"] for one in results)

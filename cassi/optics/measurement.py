@@ -178,7 +178,7 @@ def camera_difference(measurements: Sequence[Measurement]) -> str:
             one, what = stated.source or one, "different wavelengths"
         else:
             continue
-        return f"{one} and {m.source or f'measurement {k}'} bring {what} along"
+        return f"{one} and {m.source or f'measurement {k}'} have {what}"
     return ""
 
 

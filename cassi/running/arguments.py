@@ -44,7 +44,7 @@ def load(measurement: Array | Measurement | PathLike, mask: Array | PathLike | N
     elif isinstance(measurement, Measurement):
         given = {"mask": mask} | {name: getattr(settings, name) for name in ("shifts", "step", "num_bands", "pattern")}
         if twice := [name for name, value in given.items() if value is not None]:
-            raise InputError(f"the measurement brings its own mask and shifts along; leave out {', '.join(twice)}")
+            raise InputError(f"the measurement has its own mask and shifts; leave out {', '.join(twice)}")
         m = measurement
     else:
         m = _from_arrays(measurement, mask, settings)
@@ -65,7 +65,7 @@ def load(measurement: Array | Measurement | PathLike, mask: Array | PathLike | N
 
 def _read(path: PathLike, mask: Array | PathLike | None, settings: Settings) -> Measurement:
     if settings.shifts is not None:
-        raise InputError("a file brings its shifts along, or is given step and num_bands; leave out shifts")
+        raise InputError("a file states its shifts, or step and num_bands are given; leave out shifts")
     step = 0 if settings.camera in IN_PLACE else settings.step
     return read_scene(path, options=replace(_options(settings), mask=as_numpy(mask), step=step))
 
@@ -120,7 +120,7 @@ def _from_arrays(measurement: Array, mask: Array | None, settings: Settings) -> 
 def _geometry(settings: Settings) -> tuple[np.ndarray | None, float | None, int | None]:
     shifts, step, num_bands = settings.shifts, settings.step, settings.num_bands
     if shifts is not None and step is not None:
-        raise InputError("shifts and step say the same; give one of them")
+        raise InputError("shifts and step state the same; give one of them")
     stored = None if shifts is None else np.asarray(shifts, dtype=np.float64).reshape(-1)
     if stored is not None and not np.isfinite(stored).all():
         raise InputError("the shifts hold NaN or Inf")

@@ -48,8 +48,8 @@ def _below_zero(m: Measurement) -> str | None:
     if not below > MAX_NEGATIVE * above:
         return None
     text = (
-        f"negative values make up {below / (below + above):.0%} of |y|: the black level is too high or was taken off "
-        "twice, or there is little but noise; check the black level"
+        f"negative values make up {below / (below + above):.0%} of |y|: the black level is too high or was "
+        "subtracted twice, or the snapshot is mostly noise; check the black level"
     )
     return Note(text, cures=("black_level",))
 
@@ -87,9 +87,9 @@ def _noisy(m: Measurement) -> str | None:
         return None
     signal = float(np.sqrt(np.mean(np.square(_good(m), dtype=np.float64))))
     return (
-        f"the gain says that noise exceeds signal ({noise * signal:.3g} against {signal:.3g}, {m.unit}): {m.gain:.4g} "
-        f"electrons per unit of the measurement and a read noise of {m.read_noise or 0:g} electrons leave nothing to "
-        "see; check both, or leave them out"
+        f"by gain and read noise, {m.gain:.4g} electrons per unit of the measurement and {m.read_noise or 0:g} "
+        f"electrons, noise exceeds signal ({noise * signal:.3g} against {signal:.3g}, {m.unit}); check both, or leave "
+        "them out"
     )
 
 

@@ -162,7 +162,7 @@ def study(
         InputError: more than 20,000 runs; scenes of less than 16 pixels, or one smaller than asked for.
     """
     if size < MIN_SIZE:
-        raise InputError(f"scenes of {size} x {size} px show nothing; take at least {MIN_SIZE}, better 96 or more")
+        raise InputError(f"scenes of {size} x {size} px are too small; use at least {MIN_SIZE}, better 96 or more")
     if len(designs) * len(scenes) > MAX_RUNS:
         raise InputError(f"{len(designs)} designs of {len(scenes)} scenes are over {MAX_RUNS:,} runs; ask for fewer")
     place = Path(folder)

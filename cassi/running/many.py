@@ -251,8 +251,8 @@ def _plan(
         todo.append(Job(frame, cube, fingerprint, hashes))
     if changed and not overwrite:
         raise InputError(
-            f"{root}: {len(changed)} of {len(frames)} results were made otherwise (first {changed[0]}): by other "
-            "parameters, or of input files that have changed, or they are damaged; choose another output or allow "
+            f"{root}: {len(changed)} of {len(frames)} results are not what this run would compute (first "
+            f"{changed[0]}): other parameters, changed input files, or damage; choose another output or allow "
             "overwriting",
             cures=("overwrite",),
         )
@@ -295,9 +295,7 @@ def locked(root: Path) -> Iterator[Path]:
         root.mkdir(parents=True, exist_ok=True)
         lock = hold(root / ".lock")
     except Timeout as error:
-        left = (
-            f" (where none is, delete {Path(error.lock_file).name})" if error.lock_file != str(root / ".lock") else ""
-        )
+        left = f" (if none is, delete {Path(error.lock_file).name})" if error.lock_file != str(root / ".lock") else ""
         text = f"{root}: another run is writing there{left}; wait for it or choose another output"
         raise OutputError(text, kind="locked") from error
     except OSError as error:

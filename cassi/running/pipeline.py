@@ -347,8 +347,8 @@ def prepare_white(
     """A capture of a white reference, prepared for the camera and the settings of a scene."""
     if (m := scene.measurement) is not None and not same_values(m.sensitivity, white.sensitivity):
         listener.warn(
-            "snapshot and white reference bring different sensitivities of detector pixels along, or one has none: "
-            "those of the snapshot are used for both"
+            "snapshot and white reference state different sensitivities of detector pixels, or one states none: the "
+            "snapshot's are used for both"
         )
         white = replace(white, sensitivity=m.sensitivity)
     quiet = Listener(_prefixed(listener.progress, WHITE))

@@ -30,7 +30,7 @@ def expected_steps(settings: Settings, frames: int = 1, *, search: bool | None =
         search: whether the camera is searched for; None: as the settings say.
     """
     wanted = {TRIALS: chooses(settings), FINAL: True, ERRORS: settings.uncertainty, SIDE: settings.side}
-    each = [name for name, so in wanted.items() if so]
+    each = [name for name, is_wanted in wanted.items() if is_wanted]
     steps = [CAMERA] if (settings.searches if search is None else search) else []
     steps += [WHITE + name for name in each if name in (TRIALS, FINAL) and settings.white is not None]
     return steps + [f"{run_label(k, frames)}{name}" for k in range(frames) for name in each]

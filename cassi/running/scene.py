@@ -106,10 +106,10 @@ def prepare_camera(A: Camera, measurement: Array, settings: Settings) -> Scene:
         raise InputError(f"a camera computes in float32 or float64, got {A.dtype}; build it from such a mask")
     names = ("shifts", "step", "num_bands", "psf", "dark", "pattern")
     if twice := [name for name in names if getattr(settings, name) is not None]:
-        what = "a camera brings its own geometry and blur along, and a dark frame is subtracted before"
+        what = "a camera has its own geometry and blur, and a dark frame must be subtracted before"
         raise InputError(f"{what}; leave out {', '.join(twice)}")
     if isinstance(measurement, Measurement | str | os.PathLike):
-        raise InputError("a Measurement or its file brings its own mask along; give its y beside a camera")
+        raise InputError("a Measurement or its file has its own mask; give its y beside a camera")
     shape = tuple(A.measurement_shape)
     precision = np.float64 if A.dtype == torch.float64 else np.float32
     y = torch.as_tensor(np.require(as_numpy(measurement), precision, ("C", "W")))
@@ -176,5 +176,5 @@ def _subtract_black_level(
 def _check_noise(noise: CameraNoise, bright: float) -> None:
     noise = noise.scaled(1 / bright)
     if noise.gain is not None and math.hypot(noise.gain**-0.5, (noise.read_noise or 0.0) / noise.gain) > MAX_NOISE:
-        text = f"gain and read noise say that noise is more than {MAX_NOISE:g} times the signal"
+        text = f"by gain and read noise, noise is more than {MAX_NOISE:g} times the signal"
         raise InputError(f"{text}; check both, or leave them out")

@@ -134,8 +134,8 @@ def tile_measurement(
         raise InputError(f"tiles are for single scenes (H, W') or (K, H, W'), got {m.y.shape}; give single frames")
     if tile < max(1, reach) or reach < 0:
         raise InputError(
-            f"tiles of {tile} px with {reach} px around them are all border; take {max(1, reach)} px or more, the more "
-            "the faster"
+            f"tiles of {tile} px with {reach} px around them have no interior; use at least "
+            f"{max(1, reach)} px, larger is faster"
         )
     used = {"tile": tile, "reach": reach}
     if max(m.mask.shape[-2:]) <= tile:
@@ -149,7 +149,7 @@ def tile_measurement(
         known = {name: value for name, value in vars(whole).items() if name in Finished.__dataclass_fields__}
         return TiledResult(path=Path(output), shape=whole.cube.shape, **known)
     if settings.quality == "best":
-        listener.inform("quality best trains the network, which then would differ from tile to tile: default is taken")
+        listener.inform("quality best would train another network for each tile: default is used")
         settings = replace(settings, quality="default")
     m = check(m, settings, listener)
     scene = prepare_scene(m, settings, listener)
@@ -157,7 +157,7 @@ def tile_measurement(
     if not croppable(A):
         raise InputError(f"a {type(A).__name__} cannot be cut into tiles; reconstruct the frame whole")
     if scene.found is not None and any(scene.found.remainders):
-        raise InputError("aligned bands that lie between pixels are moved in a whole cube only; reconstruct it whole")
+        raise InputError("bands aligned between pixels can be moved in a whole cube only; reconstruct the frame whole")
     y, noise = scene.y / bright, scene.noise.scaled(1 / bright)
     with torch.no_grad(), cube_store(output, overwrite=overwrite) as store:
         size = A.cube_shape[1:]

@@ -27,6 +27,6 @@ def warm_up(device: torch.device, *, progress: bool = False) -> str:
     reconstruct(y, mask, solver="gap-tv", **how)
     compiled = kernels(torch.ones(1, dtype=torch.float32, device=device)) is not None
     if compiled and device.type == "cpu":
-        lost, folder = "nothing is kept: name a folder that can be written in NUMBA_CACHE_DIR", cache_folder()
+        lost, folder = "nothing is kept: set NUMBA_CACHE_DIR to a writable folder", cache_folder()
         return f"the kernels are compiled, {lost if folder is None else f'-> {folder}'}"
     return f"{'Triton is ready for' if compiled else 'eager torch did'} a default run on {device}"
