@@ -14,6 +14,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from cassi.cli.examples import HELP
 from cassi.cli.options import DEBUG, QUIET, TABLE, options_of, words
 from cassi.files.names import (
     BAD_PIXELS,
@@ -27,9 +28,8 @@ from cassi.files.names import (
     WAVELENGTHS,
 )
 from cassi.optics.wavelengths import PRESETS
-from cassi.settings import Settings
+from cassi.settings import Option, Settings
 
-NAMES = {"refine": "calibrate refine"}  # of commands, as they are typed
 DOCS = Path(__file__).resolve().parent
 SECTION = re.compile(r"(<!-- table: ([\w -]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 # What a measurement's file holds: names that are found, layout as it is written, unit.
@@ -48,35 +48,38 @@ PARTS = (
 
 def tables() -> dict[str, str]:
     """Every table, by name."""
-    made = {NAMES.get(command, command): options(command) for command in TABLE}
-    return made | {"names": names(), "presets": presets()}
+    return {"reconstruct": options("reconstruct"), "commands": commands(), "names": names(), "presets": presets()}
 
 
 def options(command: str) -> str:
     """The options of a command, in the order and the words of its help, but for what they exclude."""
     lines = []
     every = options_of(command)
-    known: dict[str, list[str]] = {}  # names of options that another command has, too
-    earlier = list(TABLE)[: list(TABLE).index(command)]
     for title, group in TABLE[command].items():
-        new = []
+        lines += [f"\n**{title[0].upper()}{title[1:]}**\n\n"] if title else []
         for option in group:
-            if option in (QUIET, DEBUG):  # of every command, said once
-                continue
-            if (first := next((other for other in earlier if option in options_of(other)), None)) is not None:
-                known.setdefault(first, []).append(f"`{option.name}`")
-                continue
-            name = f"`{option.name}`" if option.name.startswith("-") else ""
-            value = option.value or "|".join(option.choices or ())
-            several = " ..." if option.nargs in ("*", "+") else ""
-            value = f"[{value}]" if option.nargs == "?" else value
-            typed = f"{name} `{value}{several}`".strip() if value else name
-            new.append(f"- {typed}: {words(replace(option, excludes=()), every)}\n")
-        lines += [f"\n**{title[0].upper()}{title[1:]}**\n\n"] if title and new else []
-        lines += new
-    for other, names in known.items():
-        lines.append(f"- {', '.join(names)}: as for `cassi {NAMES.get(other, other)}`\n")
+            if option not in (QUIET, DEBUG):  # of every command, said once
+                lines.append(f"- {typed(option)}: {words(replace(option, excludes=()), every)}\n")
     return "".join(lines).lstrip("\n")
+
+
+def commands() -> str:
+    """The other commands: what each does, and the names of its options."""
+    lines = []
+    for command in TABLE:
+        if command != "reconstruct":
+            names = ", ".join(typed(option) for option in options_of(command) if option not in (QUIET, DEBUG))
+            name = "calibrate refine" if command == "refine" else command
+            lines.append(f"**cassi {name}**: {HELP[command][0]}\n{names}.\n")
+    return "\n".join(lines)
+
+
+def typed(option: Option) -> str:
+    """An option with its value, as it is typed."""
+    name = option.name if option.name.startswith("-") else ""
+    value = (option.value or "|".join(option.choices or ())) + (" ..." if option.nargs in ("*", "+") else "")
+    value = f"[{value}]" if option.nargs == "?" else value
+    return f"`{f'{name} {value}'.strip()}`"
 
 
 def names() -> str:

@@ -112,7 +112,7 @@ try:
 except InputError as error:
     assert str(error).startswith("--restarts needs --solver auto"), error
 made = runpy.run_path("docs/make_tables.py")
-assert "restarts: int" in made["keywords"]() and "`--restarts` `N`" in made["tables"]()["reconstruct"]
+assert "restarts: int" in made["keywords"]() and "`--restarts N`" in made["tables"]()["reconstruct"]
 """
 
 
