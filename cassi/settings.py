@@ -285,7 +285,7 @@ class Settings:
         1.0, "its reflectance: 0.95, or a table over wavelength [nm] (default: 1)",
         "--white-reflectance", group=CAMERA, value="R|FILE", needs=("white",),
     )  # fmt: skip
-    """Or a `cassi.files.spectrum_files.Spectrum`."""
+    """Or a `cassi.files.tables.Spectrum`."""
     exposure_ratio: float = setting(
         1.0, "exposure time of the scene, divided by the reference's (default: 1)", "--exposure-ratio",
         group=CAMERA, value="E", type=number, above=0.0, needs=("white",),

@@ -16,17 +16,7 @@ from pathlib import Path
 
 from cassi.cli.examples import HELP
 from cassi.cli.options import DEBUG, QUIET, TABLE, options_of, words
-from cassi.files.names import (
-    BAD_PIXELS,
-    MASK,
-    MEAN_BAND,
-    MEASUREMENT,
-    PHOTOGRAPH,
-    SENSITIVITY,
-    SHIFTS,
-    TRUTH,
-    WAVELENGTHS,
-)
+from cassi.files.container import NAMES as ROLES
 from cassi.optics.wavelengths import PRESETS
 from cassi.settings import Option, Settings
 
@@ -34,15 +24,20 @@ DOCS = Path(__file__).resolve().parent
 SECTION = re.compile(r"(<!-- table: ([\w -]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 # What a measurement's file holds: names that are found, layout as it is written, unit.
 PARTS = (
-    ("measurement y", MEASUREMENT, "(H, W') or (N, H, W')", "see Counts"),
-    ("mask m", MASK, "(H, W) or (C, H, W)", "transmission, >= 0"),
-    ("shifts d_c", SHIFTS, "(C,)", "pixel"),
-    ("wavelengths", WAVELENGTHS, "(C,)", "as stated, or nm; values below 10 are micrometers"),
-    ("truth", TRUTH, "(C, H, W) or (N, C, H, W)", "as y"),
-    ("true mean over bands", MEAN_BAND, "(H, W)", "as y"),
-    ("photograph (`--side`)", PHOTOGRAPH, "(h, w) or (h, w, K), in its own file or that of the snapshot", "any"),
-    ("bad pixels", BAD_PIXELS, "(H, W'), nonzero is bad", ""),
-    ("sensitivity of pixels", SENSITIVITY, "(H, W'), divides the light", ""),
+    ("measurement y", ROLES["measurement"], "(H, W') or (N, H, W')", "see Counts"),
+    ("mask m", ROLES["mask"], "(H, W) or (C, H, W)", "transmission, >= 0"),
+    ("shifts d_c", ROLES["shifts"], "(C,)", "pixel"),
+    ("wavelengths", ROLES["wavelengths"], "(C,)", "as stated, or nm; values below 10 are micrometers"),
+    ("truth", ROLES["truth"], "(C, H, W) or (N, C, H, W)", "as y"),
+    ("true mean over bands", ROLES["mean band"], "(H, W)", "as y"),
+    (
+        "photograph (`--side`)",
+        ROLES["photograph"],
+        "(h, w) or (h, w, K), in its own file or that of the snapshot",
+        "any",
+    ),
+    ("bad pixels", ROLES["bad pixels"], "(H, W'), nonzero is bad", ""),
+    ("sensitivity of pixels", ROLES["sensitivity"], "(H, W'), divides the light", ""),
 )
 
 

@@ -36,7 +36,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
-WRITERS = ("files/atomic.py", "files/writing.py", "files/cube_store.py", "files/formats/hdf5.py",
+WRITERS = ("files/atomic.py", "files/writing.py", "files/formats/hdf5.py",
            "running/many.py", "looking/film.py", "simulation/optical_bench.py", "priors/learned.py",
            "training/loop.py")  # fmt: skip
 CODES = {signal.SIGTERM: 128 + signal.SIGTERM, signal.SIGHUP: 128 + signal.SIGHUP, signal.SIGINT: 130}

@@ -21,7 +21,7 @@ from cassi.calibration.mask_regression import Snapshots, gather
 from cassi.calibration.self_calibration import Search, descend, directions
 from cassi.cli.main import run
 from cassi.files import read_measurement, write_arrays
-from cassi.files.views import turn
+from cassi.files.cubes import turn
 from cassi.optics.building import build_shot_camera
 from cassi.optics.cropping import highest_variance_window
 from cassi.optics.detector import black_level_of

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from cassi import CASSI, reconstruct
-from cassi.files.labelled import to_xarray
+from cassi.files.cubes import to_xarray
 
 pytest.importorskip("xarray")
 CUBE = np.arange(24.0).reshape(2, 3, 4)

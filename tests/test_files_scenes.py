@@ -8,7 +8,7 @@ import pytest
 from messages import check_words, refused
 
 from cassi.files import ReadOptions, write_arrays, write_measurement
-from cassi.files.scenes import read_scene
+from cassi.files.frames import read_scene
 from cassi.optics.measurement import Measurement, check_arrays, join_shots
 
 RNG = np.random.default_rng(3)

@@ -12,7 +12,7 @@ from messages import check_refusal, check_words, refused
 import cassi
 from cassi.cli.main import main
 from cassi.files import read_cube, write_cube
-from cassi.files.views import TURNS, export_cube, parse_output_bands, resample, resampling, turn, turned_part
+from cassi.files.cubes import TURNS, export_cube, parse_output_bands, resample, resampling, turn, turned_part
 from cassi.looking.regions import Region, spectrum_of
 from cassi.looking.report_data import read_report
 from cassi.priors.spectral_basis import resolution, smooth_basis

@@ -13,7 +13,7 @@ import cassi
 from cassi import CASSI, MultiShot, reconstruct
 from cassi.cli.main import main
 from cassi.files import read_cube, read_measurement
-from cassi.files.scenes import read_scene
+from cassi.files.frames import read_scene
 from cassi.looking.report_data import read_report, report_of
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.mask_match import check_masks

@@ -14,8 +14,8 @@ from cassi.calibration.camera_as_found import FoundCamera
 from cassi.calibration.camera_model import CameraModel
 from cassi.cli.main import run
 from cassi.files import write_arrays
+from cassi.files.cubes import turn
 from cassi.files.spectrum_files import Spectrum
-from cassi.files.views import turn
 from cassi.looking.figures import figures_of
 from cassi.looking.methods import methods_text
 from cassi.looking.report_data import read_report, report_of

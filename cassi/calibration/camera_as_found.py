@@ -16,7 +16,7 @@ from cassi.calibration.captures import MaskError
 from cassi.errors import InputError, parse_json
 from cassi.files import open_container, write_arrays
 from cassi.files.container import damage_as_input_error
-from cassi.files.views import turn
+from cassi.files.cubes import turn
 from cassi.optics.measurement import MAX_TRANSMISSION, Measurement, any_bad
 from cassi.optics.outliers import MAX_SHARE
 

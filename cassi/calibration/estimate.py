@@ -19,7 +19,6 @@ from scipy import ndimage
 from cassi.calibration.dispersion import Dispersion, fit_dispersion
 from cassi.errors import InputError, Note
 from cassi.files import Container, Entry, file_sha256, open_container, write_arrays
-from cassi.files.names import MEASUREMENT, pick
 from cassi.files.scaling import BIT_DEPTHS, read_leading
 from cassi.kernels.caller import undisturbed
 from cassi.optics.measurement import Measurement
@@ -320,7 +319,7 @@ def calibrated_frame_count(path: str | os.PathLike[str], *, key: str | None = No
 def _counts(path: str | os.PathLike[str], key: str | None) -> tuple[Container, Entry]:
     """Where the raw counts are."""
     container = open_container(Path(path))
-    entry, _ = pick(container, MEASUREMENT, "measurement", key)
+    entry, _ = container.pick("measurement", key)
     if len(entry.shape) not in (2, 3):
         raise InputError(f"{path}: '{entry.name}' must be (H, W') or (N, H, W'), got {entry.shape}")
     return container, entry

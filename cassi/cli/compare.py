@@ -41,8 +41,8 @@ def run(args: argparse.Namespace) -> int:
 def compare_places(args: argparse.Namespace) -> int:
     """Compare the spectra of places in a result with a table, or with the same places of another cube."""
     from cassi.files import read_cube
+    from cassi.files.cubes import check_turned_alike
     from cassi.files.spectrum_files import Spectrum, read_spectrum
-    from cassi.files.views import check_turned_alike
     from cassi.looking.regions import spectrum_of, write_spectra
     from cassi.looking.report_data import read_report
     from cassi.looking.spectrum_comparison import compare_spectra, paired_spectrum, spectra_figure

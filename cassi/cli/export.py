@@ -10,8 +10,8 @@ from cassi.cli.places import check_folder, check_written, inputs
 from cassi.cli.shell import say
 from cassi.cli.spectra import results_in
 from cassi.errors import InputError
+from cassi.files.cubes import export_cube
 from cassi.files.formats.table import WRITERS
-from cassi.files.views import export_cube
 
 
 def run(args: argparse.Namespace) -> int:

@@ -18,9 +18,8 @@ from cassi.cli.shell import command_line
 from cassi.errors import InputError, Note
 from cassi.evidence.noise import CameraNoise
 from cassi.files import Levels, ReadOptions, file_sha256, frame_count, shared_levels
-from cassi.files.frames import find_files, frame_name, natural
+from cassi.files.frames import find_files, frame_name, is_stack, natural, options_of_shots, stated_shots
 from cassi.files.reading import open_measurement
-from cassi.files.scenes import is_stack, options_of_shots, stated_shots
 from cassi.optics.mask_match import TURNS, check_masks
 from cassi.optics.measurement import Measurement, check_arrays, join_shots
 from cassi.running.fingerprint import Frame

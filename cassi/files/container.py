@@ -6,13 +6,14 @@ meaning of the arrays is decided in `reading.py`.
 """
 
 import errno
+import itertools
 import math
 import os
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +22,7 @@ import numpy as np
 
 from cassi.errors import InputError, one_line
 from cassi.files.atomic import stamp_of
-from cassi.files.statements import Entry as Entry, Selection as Selection, unpack
+from cassi.files.statements import Entry as Entry, Selection as Selection, in_memory, unpack
 
 MAX_READ_BYTES = 8 * 2**30  # held at once; multiplied by the environment variable CASSI_READ_LIMIT
 SLACK = 2**26  # bytes that a stored piece may hold beyond what it is declared to
@@ -40,6 +41,23 @@ LETTERS = {
     **dict.fromkeys(("wavelengths", "shifts"), "C"),
     **dict.fromkeys(("residuals", "together"), "N"),
 }
+
+
+NAMES = {  # of each role, in order of preference; compared in lower case and without the path inside the file
+    "measurement": ("measurement", "measurements", "meas", "meas_real", "y", "snapshot", "snapshots", "frames", "g",
+                    "cassiinput"),
+    "mask": ("mask", "mask_3d_shift", "mask3d_shift", "mask_3d", "mask3d", "masks", "coded_aperture", "phi", "ca"),
+    "truth": ("cube", "truth", "img", "hsi", "omsi", "gt", "ground_truth", "orig", "x", "data_slice", "rad", "ref"),
+    "wavelengths": ("wavelengths", "wavelength", "wl", "lambda", "lambdas", "lam28", "lambda_calib", "bands"),
+    "shifts": ("shifts", "shift", "dispersion_shifts"),
+    "mean band": ("mean_band",),
+    "photograph": ("photograph", "side", "pan_img", "paninput", "pan", "rgb"),
+    "bad pixels": ("bad_pixels", "bad_pixel_mask", "badpixels", "hot_pixels"),
+    "sensitivity": ("sensitivity",),
+}  # fmt: skip
+NUM_BANDS = ("num_bands", "bands")  # where several are listed under the second, they are wavelengths
+IMAGES, LISTS = ("measurement", "mask", "truth"), ("wavelengths", "shifts")
+UNITS = ("nm", "um", "angstrom", "cm1", "ghz", "thz", "ev", "m")  # at the end of a name
 
 
 class CubeContent(NamedTuple):
@@ -73,6 +91,70 @@ class Container:
         shown = ", ".join(str(entry) for entry in self.entries[:12])
         return shown + (f" and {len(self.entries) - 12} more" if len(self.entries) > 12 else "")
 
+    def find(self, role: str) -> Entry | None:
+        """The entry with the first of the names of a role, or with this name; if several match, the least nested one.
+
+        A vector is no image, as `x` and `y` where these are coordinates, and an image no list. A list may be an
+        attribute of the file, and the name of wavelengths end in their unit.
+        """
+        names, is_list, by_leaf = NAMES.get(role, (role,)), role in LISTS, dict[str, Entry]()
+        for attributes in (*(entry.attributes for entry in self.entries), self.attributes) if is_list else ():
+            for name, value in attributes.items():
+                if name.lower() in names and np.asarray(value).size > 1:
+                    by_leaf[name.lower()] = in_memory(name, value)
+        for entry in sorted(self.entries, key=lambda entry: entry.name.count("/"), reverse=True):
+            leaf = entry.name.rsplit("/", 1)[-1].lower()
+            long = sum(n > 1 for n in entry.shape)
+            counts = (
+                leaf in ("x", "y") or entry.attributes.get("CLASS") == "DIMENSION_SCALE"
+            )  # the axis of another array
+            if entry.dtype is not None and (long > 1 if is_list else role in IMAGES and long < 2 and counts):
+                continue
+            if role == "wavelengths" and leaf in NUM_BANDS and long == 0:
+                continue
+            stem, _, unit = leaf.rpartition("_")
+            if role == "wavelengths" and stem in names and unit in UNITS:
+                leaf, entry = stem, replace(entry, attributes={"units": unit} | dict(entry.attributes))
+            by_leaf[leaf] = entry
+        return next((by_leaf[name] for name in names if name in by_leaf), None)
+
+    def pick(
+        self, role: str, key: str | None = None, *, what: str = "", others: tuple[str, ...] = ()
+    ) -> tuple[Entry, str | None]:
+        """The entry named `key`, one with a usual name, or the only image in the file, with a note on that.
+
+        Args:
+            role, key: what is wanted of the file, the name of the array if it is known.
+            what: the role in words; others: roles whose names are usual, too.
+
+        Raises:
+            InputError: there is none, or several with unknown names; the message lists the arrays.
+        """
+        what, roles = what or role, (role, *others)
+        if key is not None:
+            entry = self.entry(key)
+            if entry is None:
+                raise InputError(f"{self.path}: no array '{key}'; found {self.listing()}")
+            return entry, None
+        if entries := [entry for one in roles if (entry := self.find(one)) is not None]:
+            return entries[0], None
+        images = [e for e in self.entries if e.dtype is not None and (e.axes or _is_image(e.shape))]
+        unnamed = [entry for entry in images if role_of(entry) is None]
+        if len(unnamed) == 1 and len(images) == 1:
+            (only,) = unnamed
+            return only, f"{self.path.name}: '{only.name}', the only image in the file, is used as the {what}"
+        expected = ", ".join([name for one in roles for name in NAMES[one]][:6])
+        raise InputError(
+            f"{self.path}: no {what} found, expected one of {expected}; found {self.listing()}",
+            cures=("mask" if what == "mask" else "key", "mask_key"),
+        )
+
+    @property
+    def is_result(self) -> bool:
+        """Whether the file is the result of a reconstruction: a cube with a residual."""
+        names = {entry.name for entry in self.entries}
+        return "cube" in names and ("residual" in names or "residual" in self.attributes)
+
     def check_readable(self, entry: Entry) -> None:
         """Raise InputError unless the entry is a non-empty array of real numbers."""
         where = f"{self.path}: '{entry.name}'"
@@ -103,6 +185,45 @@ class Container:
             order = entry.order or range(len(picked))
             values = self.reader(entry, tuple(picked[k] for k in order)).transpose(*order)
             return unpack(entry, values, picked) if entry.attributes else values
+
+
+def find_each(role: str, *sources: Container) -> list[tuple[Container, Entry]]:
+    """The files that have an entry of this role, and what it is there: the measurement's before the mask's."""
+    return [(source, entry) for source in sources if (entry := source.find(role)) is not None]
+
+
+def number_in(role: str, *sources: Container | Entry) -> float | None:
+    """A number that the first of these files or arrays states, as an attribute or as an array of one value; or None.
+
+    Raises:
+        InputError: it is stated, and is not one finite number.
+    """
+    for source, name in itertools.product(sources, NUM_BANDS if role == "num_bands" else (role,)):
+        value = source.attributes.get(name)
+        if isinstance(source, Container) and value is None and (entry := source.find(name)) is not None:
+            value = source.read(entry) if entry.dtype is not None else "what is no number"
+        if value is None or (name in NAMES["wavelengths"] and np.asarray(value).size > 1):
+            continue
+        try:
+            (number,) = np.asarray(value, dtype=float).reshape(-1)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number):
+            where = source.path if isinstance(source, Container) else f"'{source.name}'"
+            raise InputError(f"{where}: '{name}' must be one finite number, got {one_line(repr(value), 60)}")
+        return float(number)
+    return None
+
+
+def role_of(entry: Entry) -> str | None:
+    """The role that the name of an entry implies ("measurement", "mask", "truth" ...), or None."""
+    leaf = entry.name.rsplit("/", 1)[-1].lower()
+    return next((role for role, names in NAMES.items() if leaf in names), None)
+
+
+def _is_image(shape: tuple[int, ...]) -> bool:
+    """Whether this is the shape of an image; MATLAB stores vectors and numbers as matrices of one row or column."""
+    return 3 <= len(shape) <= 4 or (len(shape) == 2 and min(shape) > 1)
 
 
 def covers(picked: Selection, shape: tuple[int, ...]) -> bool:

@@ -14,9 +14,12 @@ import numpy as np
 from cassi.errors import InputError
 from cassi.files.atomic import PathLike
 from cassi.files.formats.table import SUFFIXES
+from cassi.files.layout import ends
+from cassi.files.opening import open_container
 from cassi.files.options import Levels, ReadOptions
 from cassi.files.reading import OpenedMeasurement, open_measurement
-from cassi.files.scaling import digits, full_scale, smallest_depth
+from cassi.files.scaling import digits, full_scale, mask_to_float32, smallest_depth
+from cassi.optics.measurement import Measurement, join_shots
 
 MAX_FLOATS = 8  # files of floats whose level is looked at
 
@@ -108,3 +111,74 @@ def _level(opened: OpenedMeasurement) -> float:
     with suppress(InputError):
         return float(np.nanmean(opened.counts(opened.frames[0])))
     return 0.0
+
+
+def read_scene(
+    *paths: PathLike, masks: Sequence[PathLike] = (), shots: int | None = None, options: ReadOptions = ReadOptions()
+) -> Measurement:
+    """Read one scene: a snapshot, or several shots of it, in one file or in one file each.
+
+    Args:
+        paths: a file, or one per shot.
+        masks: their masks, see `options_of_shots`; empty if the files contain them.
+        shots: K; by default as stated in the file, or the number of files.
+        options: see `cassi.files.read_measurement`.
+
+    Raises:
+        InputError: unusable input, in one line.
+    """
+    count = shots or (len(paths) if len(paths) > 1 else stated_shots(paths[0])) or 1
+    if len(paths) not in (1, count):
+        raise InputError(f"{len(paths)} files for a scene of {count} shots; give one file per shot, or a stack")
+    if count == 1:
+        one = options if not masks else replace(options, mask=masks[0])
+        return open_measurement(paths[0], one).read()
+    each = options_of_shots(paths[0], options, count, masks, own=len(paths) > 1)
+    if len(paths) == 1:
+        return join_shots([open_measurement(paths[0], one).read(k) for k, one in enumerate(each)])
+    levels = shared_levels(paths, each[0])
+    pairs = zip(paths, each, strict=True)
+    return join_shots([open_measurement(path, replace(one, levels=levels)).read() for path, one in pairs])
+
+
+def stated_shots(path: PathLike) -> int | None:
+    """The attribute `num_shots` of a file; None if it has none."""
+    stated = open_container(Path(path)).attributes.get("num_shots")
+    return None if stated is None else int(float(str(stated)))
+
+
+def options_of_shots(
+    path: PathLike, options: ReadOptions, num_shots: int, masks: Sequence[PathLike] = (), *, own: bool = False
+) -> tuple[ReadOptions, ...]:
+    """The options for reading each of K shots, which differ only in the mask.
+
+    The masks come from K files; from one file, separate or that of the measurement, with a stack (K, H, W) or
+    (K, C, H, W); or, if each shot has its `own` file, from these.
+
+    Raises:
+        InputError: masks for another number of shots.
+    """
+    if len(masks) == num_shots > 1:
+        return tuple(replace(options, mask=mask) for mask in masks)
+    if len(masks) > 1:
+        raise InputError(f"{len(masks)} masks were given for {num_shots} shots; give one mask per shot, in their order")
+    container = open_container(Path(masks[0] if masks else path))
+    has_mask = container.find("mask") is not None if options.mask_key is None else True
+    if own and not masks and has_mask:
+        return (options,) * num_shots
+    entry, _ = container.pick("mask", options.mask_key)
+    rank = len(entry.shape)
+    axis = next((k for k in ends(container, rank) if rank in (3, 4) and entry.shape[k] == num_shots), None)
+    if axis is None:
+        raise InputError(
+            f"{container.path}: '{entry.name}' {entry.shape} is not one mask per shot; expected ({num_shots}, H, W), "
+            f"({num_shots}, C, H, W), or {num_shots} files of masks"
+        )
+    stack = mask_to_float32(np.moveaxis(container.read(entry), axis, 0), f"{container.path}: '{entry.name}'")[0]
+    return tuple(replace(options, mask=mask, mask_key=None) for mask in stack)
+
+
+def is_stack(path: PathLike, key: str | None = None) -> bool:
+    """Whether the measurement in a file has three axes, that is several snapshots."""
+    entry, _ = open_container(Path(path)).pick("measurement", key)
+    return len(entry.shape) == 3

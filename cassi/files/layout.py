@@ -28,11 +28,49 @@ def _axis_candidates(container: Container, entry: Entry) -> tuple[int | None, ..
         return (None,)
     if len(entry.shape) != 3:
         raise InputError(f"{container.path}: '{entry.name}' has {len(entry.shape)} axes {entry.shape}, expected 2 or 3")
-    if entry.axes is not None and len(entry.axes) == 3:
-        stated = [entry.axes.index(letter) for letter in "NC" if letter in entry.axes]
-        if stated:
-            return (stated[0],)
-    return (2, 0) if container.bands_last else (0, 2)
+    axis = stated_axis(entry, "NC")
+    return ends(container, 3) if axis is None else (axis,)
+
+
+def stated_axis(entry: Entry, letters: str) -> int | None:
+    """The axis that the file calls by the first of these letters."""
+    axes = entry.axes or ""
+    return next((axes.index(letter) for letter in letters if letter in axes), None)
+
+
+def ends(container: Container, rank: int) -> tuple[int, int]:
+    """The first and the last axis, that one first which usually has frames or bands in files of this format."""
+    return (rank - 1, 0) if container.bands_last else (0, rank - 1)
+
+
+def band_axis(
+    container: Container, entry: Entry, *, num_bands: int | None = None, image: tuple[int, int] | None = None
+) -> int | None:
+    """The axis of bands (or frames) of a 3-D array, or None if none fits.
+
+    Decided by the axes that the file states; else by the known sizes (`num_bands`, and `image` for the other two axes);
+    else the shorter of the first and the last axis; else as usual in the format.
+    """
+    if (stated := stated_axis(entry, "CN")) is not None:
+        return stated
+    shape, habit = entry.shape, ends(container, 3)
+    fits = [k for k in habit if num_bands in (None, shape[k]) and image in (None, _image(shape, k))]
+    if len(fits) == 2 and shape[0] != shape[2] and shape[1] > min(shape[0], shape[2]):
+        return 0 if shape[0] < shape[2] else 2
+    return fits[0] if fits else None
+
+
+def stack_order(container: Container, entry: Entry) -> tuple[int, ...]:
+    """The axes of a 4-D array in the order (N, C, H, W): as stated, else (H, W, C, N) in MATLAB files."""
+    if sorted(axes := entry.axes or "") == sorted("NCHW"):
+        return tuple(axes.index(letter) for letter in "NCHW")
+    return (3, 2, 0, 1) if container.bands_last else (0, 1, 2, 3)
+
+
+def bands_first(container: Container, entry: Entry, count: int | None) -> np.ndarray:
+    """A 3-D array with the axis of its bands in front: of this length, or the likeliest."""
+    axis = band_axis(container, entry, num_bands=count)
+    return np.moveaxis(container.read(entry), (axis if axis is not None else band_axis(container, entry)) or 0, 0)
 
 
 def _image(shape: tuple[int, ...], axis: int | None) -> tuple[int, int]:

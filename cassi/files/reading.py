@@ -11,47 +11,29 @@ import numpy as np
 
 from cassi.errors import InputError, Note, one_line, parse_json
 from cassi.files.atomic import PathLike, file_sha256
-from cassi.files.container import Container, Entry
-from cassi.files.cubes import stack_order
-from cassi.files.detector_pixels import bad_pixels_of, read_bad_pixels, read_sensitivity, sensitivity_of
+from cassi.files.container import NAMES, Container, Entry, find_each, number_in
 from cassi.files.filters import read_masks
 from cassi.files.layout import (
     Layout,
+    band_axis,
     displaced_down,
     image_size,
     is_found_camera,
     match_layout,
     sheared_masks,
     shifts_and_mask,
-)
-from cassi.files.names import (
-    BIT_DEPTH,
-    MASK,
-    MEAN_BAND,
-    MEASUREMENT,
-    NUM_BANDS,
-    SHIFTS,
-    STEP,
-    TRUTH,
-    WAVELENGTHS,
-    find,
-    is_result,
-    lookup,
-    number_in,
-    pick,
+    stack_order,
 )
 from cassi.files.opening import open_container
 from cassi.files.options import MAX_BANDS, Levels, ReadOptions
-from cassi.files.scaling import band_axis, digits, mask_to_float32, plan_counts, read_leading, scale_cube, to_float32
+from cassi.files.scaling import digits, mask_to_float32, plan_counts, read_leading, scale_cube, to_float32
 from cassi.files.wavelength_files import differing, parse_wavelengths, read_wavelengths, wavelength_source
-from cassi.optics.geometry import Shifts
 from cassi.optics.measurement import Measurement, any_bad
 from cassi.optics.outliers import remove_outliers
 from cassi.optics.wavelengths import PRESETS, check_wavelengths, same_bands, span
 
 MAX_RATIO = 2.0  # of the light of a truth to that of its snapshot, from which on it is in another unit
 ALIKE = 1.1  # ... from which on it may be
-SCALE = ("scale",)
 
 
 def read_measurement(
@@ -90,21 +72,17 @@ def read_measurement(
 
 @dataclass(frozen=True)
 class OpenedMeasurement:
-    """A measurement file with its mask and geometry, whose frames are read on demand."""
+    """A measurement file with its mask and geometry, whose frames are read on demand.
+
+    `known` is the measurement without these; its bad pixels may be (N, H, W'), its sensitivity, too.
+    """
 
     container: Container
     options: ReadOptions
     entry: Entry
     mask_entry: Entry
     layout: Layout
-    mask: np.ndarray
-    shifts: Shifts
-    wavelengths: np.ndarray | None
-    marked: np.ndarray | None
-    mask_error: float | None
-    sensitivity: np.ndarray | None
-    notes: tuple[str, ...]
-    origin: Mapping[str, Any]
+    known: Measurement
 
     @property
     def frames(self) -> Sequence[int | None]:
@@ -114,64 +92,45 @@ class OpenedMeasurement:
 
     def counts(self, frames: int | slice | None) -> np.ndarray:
         """The stored numbers of the frames, transposed if needed so that the dispersion runs along the rows."""
-        raw = read_leading(self.container, self.entry, self.layout.stack_axis, frames)
-        return np.swapaxes(raw, -1, -2) if self.layout.transposed else raw
+        return _upright(read_leading(self.container, self.entry, self.layout.stack_axis, frames), self.known.transposed)
 
     def read(self, frames: int | slice | None = None) -> Measurement:
         """Read frames and their metadata; see `read_measurement`."""
-        notes = list(self.notes)
-        container = self.container
+        known, notes, container = self.known, list(self.known.notes), self.container
         name = f"{container.path}: '{self.entry.name}'"
-        raw, bad = bad_pixels_of(self.counts(frames), self.marked, frames, self.entry.declares_missing, notes)
-        kind, levels = self.entry.dtype or raw.dtype, self.options.levels
-        counts = plan_counts(kind, float(raw.min()), float(raw.max()), self.entry.bits, levels, digits(raw))
-        if kind.kind == "f" and counts.saturation is None and self.entry.bits and (per := number_in(SCALE, container)):
+        raw, bad = _bad_pixels_of(self.counts(frames), known.bad_pixels, frames, self.entry.declares_missing, notes)
+        kind, bits = self.entry.dtype or raw.dtype, self.entry.bits
+        counts = plan_counts(kind, float(raw.min()), float(raw.max()), bits, self.options.levels, digits(raw))
+        if kind.kind == "f" and counts.saturation is None and bits and (per := number_in("scale", container)):
             # floats that were divided by the counts per unit, the largest of which is full scale
-            counts = replace(counts, saturation=(2.0**self.entry.bits - 1.5) / per)
+            counts = replace(counts, saturation=(2.0**bits - 1.5) / per)
         y, saturated = counts.apply(raw, name)
         del raw
         notes.append(counts.note)
+        origin = {**known.origin, **({"black_level": counts.black} if counts.black else {})}
         full: np.ndarray = np.logical_or.reduce(saturated.reshape(-1, *saturated.shape[-2:]))
-        origin = dict(self.origin) | ({} if not counts.black else {"black_level": counts.black})
-        if full.any():
-            origin["saturated"] = int(np.count_nonzero(full))
-            one = np.count_nonzero(full) == 1
-            notes.append(
-                "1 saturated pixel is treated as bad"
-                if one
-                else f"{np.count_nonzero(full)} saturated pixels are treated as bad"
-            )
+        if count := int(np.count_nonzero(full)):
+            origin["saturated"] = count
+            are = "pixel is" if count == 1 else "pixels are"
+            notes.append(f"{count} saturated {are} treated as bad")
             bad = any_bad((full, bad))
         if bad is not None and bad.all():
             raise InputError(f"{name}: every detector pixel is marked bad or saturated")
         if not y.any():
             notes.append("the measurement is zero everywhere")
         truth = _truth(self, frames, notes)
-        cube = None if truth is None else _in_unit_of(y, self.mask, *truth, counts.scale, notes)
-        scale, unit = counts.scale, counts.unit
-        if scale == 1:
-            scale = number_in(SCALE, container) or scale
-            unit = str(container.attributes.get("unit", unit))
-        gain = number_in(("gain",), container)
-        size = (self.mask.shape[-2], self.mask.shape[-1])
-        m = Measurement(
+        cube = None if truth is None else _in_unit_of(y, known.mask, *truth, counts.scale, notes)
+        m = replace(
+            known,
             y=y,
-            mask=self.mask,
-            shifts=self.shifts,
-            wavelengths=self.wavelengths,
             cube=cube,
-            mean_band=_mean_band(container, self.layout, size, notes),
             bad_pixels=bad,
-            mask_error=self.mask_error,
-            sensitivity=sensitivity_of(self.sensitivity, frames, container),
-            unit=one_line(unit, 80),
-            scale=scale,
-            gain=None if gain is None else gain * counts.scale,
-            read_noise=number_in(("read_noise",), container),
+            sensitivity=_sensitivity_of(known.sensitivity, frames, container),
+            unit=counts.unit if counts.scale != 1 else one_line(known.unit or counts.unit, 80),
+            scale=counts.scale if counts.scale != 1 else known.scale,
+            gain=None if known.gain is None else known.gain * counts.scale,
             notes=tuple(Note(note) for note in notes),
             stored=(counts.black, counts.scale),
-            transposed=self.layout.transposed,
-            source=container.path.name,
             sha256=file_sha256(container.path),
             origin=origin,
         )
@@ -182,12 +141,12 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
     """Read everything in a measurement file except its frames; see `read_measurement`."""
     notes: list[str] = []
     container = open_container(Path(path))
-    if options.key is None and is_result(container):
+    if options.key is None and container.is_result:
         raise InputError(
             f"{path}: this is a result, the cube of a reconstructed snapshot; view it, or give the snapshot",
             kind="result",
         )
-    entry, note = pick(container, MEASUREMENT, "measurement", options.key)
+    entry, note = container.pick("measurement", options.key)
     notes += [note] if note else []
     container.check_readable(entry)
     if options.pattern is not None:
@@ -199,7 +158,7 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
         bands = sheared_masks(array, image_size(container, entry), options.step, options.num_bands, notes)
         options = replace(options, mask=bands, mask_key=None, step=0, num_bands=None)
         mask_container, mask_entry = _mask_source(container, bands, None, notes)
-    if (bits := number_in(BIT_DEPTH, container)) is not None:
+    if (bits := number_in("bit_depth", container)) is not None:
         entry = replace(entry, bits=entry.bits or Levels(bit_depth=round(bits)).bit_depth)
     layout = match_layout(container, entry, mask_container, mask_entry, options.num_bands)
     array = read_leading(mask_container, mask_entry, layout.mask_axis)
@@ -208,43 +167,41 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
     stored, step, num_bands = _geometry(files, (entry, mask_entry), array.ndim, options, notes)
     as_wide = array.ndim == 3 and array.shape[1:] == (rows, columns)
     in_place = step == 0 or (stored is not None and not stored.any())
-    if as_wide and not in_place and displaced_down(array, mask_entry.name):
-        layout = replace(layout, transposed=True)
-    if layout.transposed:
+    across = layout.transposed or (as_wide and not in_place and displaced_down(array, mask_entry.name))
+    if across:
         notes.append("the dispersion runs down the columns: measurement and mask are transposed")
-    image = (columns, rows) if layout.transposed else (rows, columns)
-    turned = layout.transposed and not is_found_camera(mask_container)
-    array = np.swapaxes(array, -1, -2) if turned else array
-    mask, note = mask_to_float32(array, f"{mask_container.path}: '{mask_entry.name}'")
+    image = (columns, rows) if across else (rows, columns)
+    turned = across and not is_found_camera(mask_container)
+    mask, note = mask_to_float32(_upright(array, turned), f"{mask_container.path}: '{mask_entry.name}'")
     notes += [note] if note else []
-    sources = {container: layout.transposed}  # the files, and whether their images are to be transposed
-    sources.setdefault(mask_container, turned)  # that of a camera may list pixels that it does not explain
-    marked = [read_bad_pixels(source, None, image, across) for source, across in sources.items()]
-    if options.bad_pixels is not None:  # in place of those of the measurement
-        marked[0] = read_bad_pixels(container, options.bad_pixels, image, layout.transposed)
-    sensitivity, dead = read_sensitivity(sources, image, notes)
+    sources = {mask_container: turned, container: across}  # the files, and whether their images are to be transposed
+    sources = {file: sources[file] for file in files}
+    bad = _bad_pixels(sources, options.bad_pixels, image)
+    sensitivity, dead = _sensitivity(sources, image, notes)
     shifts, mask = shifts_and_mask(mask, image, stored, step, num_bands, mask_entry.name, notes)
     nm, source_of_nm = _wavelengths(files, options.wavelengths, len(shifts), notes)
-    origin = {"wavelengths": source_of_nm, "refined": _refined(mask_container)}
-    if options.pattern is None:
-        origin["mask"] = mask_container.path.name
-    else:
-        origin["filters"] = "given" if isinstance(options.pattern, np.ndarray) else Path(options.pattern).name
-    return OpenedMeasurement(
-        container,
-        options,
-        entry,
-        mask_entry,
-        layout,
-        mask,
-        shifts,
-        nm,
-        any_bad((*marked, dead)),
-        0.0 if options.pattern is not None else number_in(("mask_error",), mask_container),
-        sensitivity,
-        tuple(notes),
-        {name: value for name, value in origin.items() if value},
+    filters = "given" if isinstance(options.pattern, np.ndarray) else Path(options.pattern or "").name
+    origin = {"wavelengths": source_of_nm, "refined": _refined(mask_container), "filters": filters}
+    origin |= {} if filters else {"mask": mask_container.path.name}
+    known = Measurement(
+        y=np.empty((0, 0), np.float32),
+        mask=mask,
+        shifts=shifts,
+        wavelengths=nm,
+        mean_band=_mean_band({container: across}, mask.shape[-2:], notes),
+        bad_pixels=any_bad((bad, dead)),
+        mask_error=0.0 if filters else number_in("mask_error", mask_container),
+        sensitivity=sensitivity,
+        unit=str(container.attributes.get("unit", "")),
+        scale=number_in("scale", container) or 1.0,
+        gain=number_in("gain", container),
+        read_noise=number_in("read_noise", container),
+        notes=tuple(notes),
+        transposed=across,
+        source=container.path.name,
+        origin={name: value for name, value in origin.items() if value},
     )
+    return OpenedMeasurement(container, options, entry, mask_entry, layout, known)
 
 
 def frame_count(path: PathLike, options: ReadOptions) -> int | None:
@@ -262,16 +219,16 @@ def _mask_source(
         values = mask
         return Container(Path("mask"), "array", (entry,), lambda e, picked: values[picked]), entry
     if mask is None:
-        entry_here = find(container, MASK) if mask_key is None else container.entry(mask_key)
+        entry_here = container.find("mask") if mask_key is None else container.entry(mask_key)
         if entry_here is None:
+            expected = f"expected one of {', '.join(NAMES['mask'][:5])}, or a separate mask file"
             raise InputError(
-                f"{container.path}: no mask found, expected one of {', '.join(MASK[:5])}, or a separate mask file; "
-                f"found {container.listing()}",
+                f"{container.path}: no mask found, {expected}; found {container.listing()}",
                 cures=("mask", "mask_key", "pattern"),
             )
         return container, entry_here
     mask_container = open_container(Path(mask))
-    entry, note = pick(mask_container, MASK, "mask", mask_key)
+    entry, note = mask_container.pick("mask", mask_key)
     notes += [note] if note else []
     return mask_container, entry
 
@@ -286,8 +243,8 @@ def _geometry(
     step, num_bands = options.step, options.num_bands
     if step is not None:
         return None, step, num_bands
-    if (found := lookup(SHIFTS, *sources)) is not None:
-        source, entry = found
+    if found := find_each("shifts", *sources):
+        source, entry = found[0]
         if math.prod(entry.shape) > MAX_BANDS:
             raise InputError(f"{source.path}: '{entry.name}' {entry.shape} must be at most {MAX_BANDS} numbers")
         stored = np.asarray(source.read(entry), dtype=np.float64).reshape(-1)
@@ -295,11 +252,11 @@ def _geometry(
             raise InputError(f"{source.path}: '{entry.name}' must be finite [pixel]")
         if num_bands not in (None, stored.size):
             raise InputError(f"{source.path}: 'shifts' holds {stored.size} bands, {num_bands} were given")
-        steps, stated = np.diff(stored), number_in(STEP, source)
+        steps, stated = np.diff(stored), number_in("step", source)
         if stated is not None and steps.size and steps.any() and np.ptp(steps) == 0 and stated != steps[0]:
             raise InputError(f"{source.path}: 'shifts' are {steps[0]:g} px apart, the step is {stated:g} px; give it")
         return stored, None, num_bands
-    step, bands = number_in(STEP, *sources, *entries), number_in(NUM_BANDS, *sources)
+    step, bands = number_in("step", *sources, *entries), number_in("num_bands", *sources)
     if step is not None:
         notes.append(f"the step of {step:g} px is stated by the file")
     if num_bands is None and bands is not None and rank == 2:
@@ -312,7 +269,7 @@ def _wavelengths(
     sources: tuple[Container, ...], given: str | np.ndarray | None, num_bands: int, notes: list[str]
 ) -> tuple[np.ndarray | None, str]:
     """The wavelengths given, or those that the first of the files states [nm], and where they come from in words."""
-    found = lookup(WAVELENGTHS, *sources)
+    stated = find_each("wavelengths", *sources)
     if given is not None:
         chosen = (
             parse_wavelengths(given, num_bands)
@@ -320,21 +277,62 @@ def _wavelengths(
             else check_wavelengths(given, num_bands, "wavelengths")
         )
         with suppress(InputError):  # what the file holds is not used
-            notes += differing(chosen, None if found is None else read_wavelengths(*found, num_bands))
+            notes += differing(chosen, read_wavelengths(*stated[0], num_bands) if stated else None)
         return chosen, "" if chosen is None else wavelength_source(given)
-    if found is not None and (stated := read_wavelengths(*found, num_bands)) is not None:
-        theirs: np.ndarray | None = None
-        other = sources[-1]  # of the masks, or shifts, in their order
-        if other is not found[0] and (entry := find(other, WAVELENGTHS)) is not None:
-            with suppress(InputError):  # of something else
-                theirs = read_wavelengths(other, entry, num_bands)
-        if theirs is not None and not same_bands(stated, theirs):
-            what = f"{found[0].path.name} has {span(stated)}, {other.path.name} {span(theirs)}"
+    if stated and (nm := read_wavelengths(*stated[0], num_bands)) is not None:
+        theirs = None
+        with suppress(InputError):  # of something else
+            theirs = read_wavelengths(*stated[-1], num_bands)  # of the masks, or shifts, in their order
+        names = [source.path.name for source, _ in stated]
+        if theirs is not None and not same_bands(nm, theirs):
+            what = f"{names[0]} has {span(nm)}, {names[-1]} {span(theirs)}"
             raise InputError(f"{what}; give those of the bands", cures=("wavelengths",))
-        return stated, f"the file {found[0].path.name}"
+        return nm, f"the file {names[0]}"
     presets = ", ".join(name for name, preset in PRESETS.items() if len(preset.wavelengths) == num_bands)
     notes.append(f"wavelengths unknown: bands are numbered{f'; presets of {num_bands}: {presets}' if presets else ''}")
     return None, ""
+
+
+def _upright(values: np.ndarray, transposed: bool) -> np.ndarray:
+    return values.swapaxes(-1, -2) if transposed and values.ndim > 1 else values
+
+
+def _bad_pixels(sources: Mapping[Container, bool], given: PathLike | None, shape: tuple[int, ...]) -> np.ndarray | None:
+    """The pixels that the files mark, (H, W') or by frame (N, H, W'); a map that is given replaces the measurement's.
+
+    `sources` are the files, and whether their images are to be transposed.
+    """
+    maps = [(source, source.find("bad pixels"), across) for source, across in sources.items()]
+    if given is not None:
+        other = open_container(Path(given))
+        maps[0] = other, other.pick("bad pixels", what="bad pixel map", others=("mask",))[0], maps[0][2]
+    found = list[np.ndarray]()
+    for source, entry, across in maps:
+        if entry is not None:
+            marked = _upright(np.not_equal(source.read(entry), 0), across)
+            if marked.shape[-2:] != shape or marked.ndim > 3:
+                what = f"'{entry.name}' has shape {marked.shape}, expected the measurement's, {shape}"
+                raise InputError(f"{source.path}: {what}")
+            found.append(marked)
+    return any_bad(found)
+
+
+def _sensitivity(
+    sources: Mapping[Container, bool], shape: tuple[int, ...], notes: list[str]
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """The sensitivity of each pixel, or for each frame, if one of the files has it, and the pixels that have none."""
+    if not (found := find_each("sensitivity", *sources)):
+        return None, None
+    container, entry = found[0]
+    values = _upright(np.asarray(container.read(entry), dtype=np.float32), sources[container])
+    if values.shape[-2:] != shape or values.ndim > 3:
+        notes.append(f"'{entry.name}' {entry.shape} is not that of the detector's pixels {shape}: not used")
+        return None, None
+    notes.append("the light is divided by the sensitivity of each detector pixel")
+    dead = ~(np.isfinite(values) & (values > 0))
+    if dead.any():
+        notes.append(f"{np.count_nonzero(dead)} pixels without sensitivity are treated as bad")
+    return np.where(dead, 1, values), dead
 
 
 def _refined(container: Container) -> Mapping[str, Any] | None:
@@ -352,16 +350,16 @@ def _refined(container: Container) -> Mapping[str, Any] | None:
 def _truth(opened: OpenedMeasurement, frames: int | slice | None, notes: list[str]) -> tuple[np.ndarray, str] | None:
     """The truth as stored, (C, H, W) or (N, C, H, W), and its name, if the file has one of matching size; of a stack,
     one of these frames."""
-    container, layout, num_bands = opened.container, opened.layout, len(opened.shifts)
-    entry = find(container, TRUTH)
+    container, known, num_bands = opened.container, opened.known, len(opened.known.shifts)
+    entry = container.find("truth")
     if entry is None or entry.name == opened.entry.name or entry is opened.mask_entry:
         return None
-    size = (opened.mask.shape[-2], opened.mask.shape[-1])
-    image, values = size[::-1] if layout.transposed else size, None
+    rows, columns = known.mask.shape[-2:]
+    image, values = (columns, rows) if known.transposed else (rows, columns), None
     if len(entry.shape) == 4:
         order = stack_order(container, entry)
         shape = tuple(entry.shape[i] for i in order)
-        if layout.stack_axis is not None and shape[1:] == (num_bands, *image):
+        if opened.layout.stack_axis is not None and shape[1:] == (num_bands, *image):
             values = read_leading(container, entry, order[0], frames)
             rest = sorted(order[1:])
             values = np.moveaxis(values, [rest.index(i) - 3 for i in order[1:]], (-3, -2, -1))
@@ -371,7 +369,7 @@ def _truth(opened: OpenedMeasurement, frames: int | slice | None, notes: list[st
     if values is None:
         notes.append(f"'{entry.name}' {entry.shape} is not the truth of {num_bands} bands of {image}: not used")
         return None
-    values = np.swapaxes(values, -1, -2) if layout.transposed else values
+    values = _upright(values, known.transposed)
     values = values if entry.packed is None else values.astype(entry.packed)
     if len(entry.shape) == 3 and len(opened.frames) > 1 and not _explains(opened, values, frames):
         notes.append(f"'{entry.name}' is one truth beside {len(opened.frames)} snapshots and not that of all: not used")
@@ -384,9 +382,9 @@ def _explains(opened: OpenedMeasurement, cube: np.ndarray, frames: int | slice |
 
     By the residual |y - a Phi x| / |y|, a free, of every frame, with the shifts rounded to whole pixels.
     """
-    starts = [round(d - min(opened.shifts)) for d in opened.shifts]
+    starts = [round(d - min(opened.known.shifts)) for d in opened.known.shifts]
     light = np.zeros_like(opened.counts(0), dtype=np.float64)
-    for start, band in zip(starts, opened.mask * cube.astype(np.float32), strict=True):
+    for start, band in zip(starts, opened.known.mask * cube.astype(np.float32), strict=True):
         light[:, start : start + band.shape[-1]] += band[:, : light.shape[-1] - start]
     residuals = []
     for frame in opened.frames:
@@ -425,13 +423,47 @@ def _in_unit_of(
     return to_float32(values if divisor == 1 else values / np.float64(divisor), f"'{name}'")
 
 
-def _mean_band(container: Container, layout: Layout, size: tuple[int, int], notes: list[str]) -> np.ndarray | None:
-    entry = find(container, MEAN_BAND)
-    if entry is None:
+def _mean_band(source: Mapping[Container, bool], size: tuple[int, ...], notes: list[str]) -> np.ndarray | None:
+    ((container, across),) = source.items()
+    if (entry := container.find("mean band")) is None:
         return None
-    values = container.read(entry)
-    values = values.T if layout.transposed else values
+    values = _upright(container.read(entry), across)
     if values.shape != size:
         notes.append(f"'{entry.name}' {entry.shape} does not fit the image {size}: not used")
         return None
     return scale_cube(values, f"{container.path}: '{entry.name}'")[0]
+
+
+def _sensitivity_of(values: np.ndarray | None, frames: int | slice | None, container: Container) -> np.ndarray | None:
+    """The sensitivity for these frames, of one a frame (a shot) that of a single frame."""
+    if values is None or values.ndim == 2:
+        return values
+    if not isinstance(frames, int):
+        raise InputError(
+            f"{container.path}: 'sensitivity' {values.shape} has one picture a frame, expected one for all frames of a "
+            "stack; give the frames a file each, or say how many shots a scene has (--shots)",
+            cures=("shots",),
+        )
+    return np.asarray(values[frames])
+
+
+def _bad_pixels_of(
+    raw: np.ndarray, marked: np.ndarray | None, frames: int | slice | None, declares_missing: bool, notes: list[str]
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """The numbers of these frames, 0 where a bad pixel holds NaN or Inf, and the bad pixels (H, W'), or None.
+
+    Bad is what a map marks, of a map per frame in any of these, and what the file declares missing in any of them.
+    """
+    bad = marked
+    if bad is not None and bad.ndim == 3:
+        picked = bad[slice(None) if frames is None else frames]
+        bad = np.asarray(picked if isinstance(frames, int) else picked.any(axis=0))
+    if raw.dtype.kind != "f":
+        return raw, bad
+    if declares_missing and (missing := np.isnan(raw).reshape(-1, *raw.shape[-2:]).any(0)).any():
+        notes.append(f"{np.count_nonzero(missing)} pixels that the file declares missing are marked as bad")
+        bad = any_bad((missing, bad))
+    if bad is not None and (blank := bad & ~np.isfinite(raw)).any():
+        notes.append(f"{np.count_nonzero(blank)} bad pixels hold NaN or Inf and were set to 0")
+        raw = np.where(blank, 0, raw)
+    return raw, bad

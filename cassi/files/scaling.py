@@ -162,30 +162,6 @@ def scale_cube(values: np.ndarray, name: str, bits: int | None = None) -> tuple[
     return to_float32(values, name), None
 
 
-def band_axis(
-    container: Container, entry: Entry, *, num_bands: int | None = None, image: tuple[int, int] | None = None
-) -> int | None:
-    """The axis of bands (or frames) of a 3-D array, or None if none fits.
-
-    Decided by the axes that the file states; else by the known sizes (`num_bands`, and `image` for the other two axes);
-    else the shorter of the first and the last axis; else as usual in the format.
-    """
-    shape = entry.shape
-    if entry.axes is not None and len(entry.axes) == 3:
-        for letter in "CN":
-            if letter in entry.axes:
-                return entry.axes.index(letter)
-    habit = (2, 0) if container.bands_last else (0, 2)
-    fits = [axis for axis in habit if num_bands is None or shape[axis] == num_bands]
-    if image is not None:
-        fits = [axis for axis in fits if tuple(n for i, n in enumerate(shape) if i != axis) == image]
-    if len(fits) != 2:
-        return fits[0] if fits else None
-    if shape[0] != shape[2] and shape[1] > min(shape[0], shape[2]):
-        return 0 if shape[0] < shape[2] else 2
-    return habit[0]
-
-
 def pick_frames(entry: Entry, axis: int | None, frames: int | slice | None) -> slice | None:
     """The slice along the axis of frames for `frames` (-1 is the last frame), or None for all."""
     if frames is None:

@@ -9,7 +9,6 @@ import numpy as np
 
 from cassi.errors import InputError
 from cassi.files.container import Container, Entry
-from cassi.files.names import WAVELENGTHS, find
 from cassi.files.opening import open_container
 from cassi.files.statements import OF_FILE
 from cassi.files.tables import WAVE, read_table, rows_of_numbers
@@ -133,7 +132,7 @@ def _read_file(path: Path, num_bands: int | None) -> np.ndarray:
     if path.suffix.lower() in TABLES:
         return _read_text(path, num_bands)
     container = open_container(path)
-    entry = find(container, WAVELENGTHS)
+    entry = container.find("wavelengths")
     if entry is None:
         raise InputError(f"{path}: no wavelengths found; it holds {container.listing()}")
     nm = read_wavelengths(container, entry, math.prod(entry.shape))

@@ -9,9 +9,8 @@ from matplotlib.figure import Figure
 
 from cassi.errors import InputError
 from cassi.files.atomic import PathLike
-from cassi.files.cubes import read_cube
+from cassi.files.cubes import check_turned_alike, read_cube
 from cassi.files.opening import open_container
-from cassi.files.views import check_turned_alike
 from cassi.looking.drawing import band_name
 from cassi.looking.figures import difference
 from cassi.looking.metrics import band_psnr, score

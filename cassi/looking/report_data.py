@@ -16,7 +16,6 @@ from cassi.errors import InputError, parse_json
 from cassi.evidence.judge import POOR_FIT
 from cassi.files.atomic import PathLike
 from cassi.files.container import Container, Entry, damage_as_input_error
-from cassi.files.names import is_result
 from cassi.files.opening import open_container
 from cassi.files.wavelength_files import read_wavelengths
 from cassi.looking.metrics import score
@@ -228,7 +227,7 @@ def read_report(path: PathLike, *, frame: int = 0) -> ReportData:
     if container.format != "HDF5":
         raise InputError(f"{path}: is {container.format}, expected a result in HDF5; write the result as .h5")
     found = {entry.name: entry for entry in container.entries if entry.dtype is not None}
-    if "mask" in found and not is_result(container):
+    if "mask" in found and not container.is_result:
         what = "this is a measurement, not the result of a run; reconstruct it first"
         raise InputError(f"{path}: {what}", kind="measurement")
     if "cube" not in found or len(found["cube"].shape) not in (3, 4):

@@ -91,7 +91,7 @@ def compare_spectra(
     Args:
         found: see `cassi.looking.regions.spectrum_of`.
         reference: a table of a spectrometer, averaged over each band (see
-            `cassi.files.spectrum_files.band_means`), or the values of the bands, (C,).
+            `cassi.files.tables.band_means`), or the values of the bands, (C,).
         scaled: multiply the reference by the factor that fits best, s = <r, x> / <r, r>, because the unit of a
             spectrometer differs.
 

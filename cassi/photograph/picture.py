@@ -9,7 +9,6 @@ import numpy as np
 from cassi.errors import InputError
 from cassi.files.atomic import PathLike, check_readable, replacing
 from cassi.files.container import check_size, damage_as_input_error
-from cassi.files.names import PHOTOGRAPH, pick
 from cassi.files.opening import open_container
 from cassi.optics.srgb import encode_srgb
 
@@ -103,7 +102,7 @@ def read_side_picture(path: PathLike) -> SidePicture:
 
 def _array(path: Path) -> np.ndarray:
     container = open_container(path)
-    return container.read(pick(container, PHOTOGRAPH, "photograph")[0])
+    return container.read(container.pick("photograph")[0])
 
 
 def _image(path: Path) -> np.ndarray:

@@ -15,9 +15,9 @@ from cassi.choice.plan import Plan, name_of
 from cassi.errors import InputError
 from cassi.evidence.noise import CameraNoise
 from cassi.files.filters import read_masks
+from cassi.files.frames import read_scene
 from cassi.files.layout import displaced_down, sheared_masks, shifts_and_mask
 from cassi.files.options import ReadOptions
-from cassi.files.scenes import read_scene
 from cassi.files.wavelength_files import parse_wavelengths, wavelength_source
 from cassi.optics.measurement import Measurement, as_transmission, check_arrays, for_kernels
 from cassi.optics.outliers import remove_outliers

@@ -53,7 +53,7 @@ from cassi.choice.plan import Plan
 from cassi.choice.stages import Watch
 from cassi.errors import InputError, Note
 from cassi.evidence.texture import unresolved_bands
-from cassi.files.views import resampling
+from cassi.files.cubes import resampling
 from cassi.kernels.caller import undisturbed
 from cassi.kernels.dispatch import pick_device
 from cassi.optics.detector import brightness

@@ -40,7 +40,7 @@ def reconstruct(
 
     Args:
         measurement: y, (H, W'), or (N, H, W') for N snapshots through one mask; finite, any unit. Or a file, read by
-            `cassi.files.scenes.read_scene`. Or a `cassi.optics.measurement.Measurement`, which brings mask,
+            `cassi.files.frames.read_scene`. Or a `cassi.optics.measurement.Measurement`, which brings mask,
             shifts and the rest along.
         mask: coded aperture (H, W), or (C, H, W) with one per band [transmission], or its file beside that of a
             measurement. Or the camera itself (`cassi.optics.protocol`), which brings shifts, blur and device along.

@@ -16,7 +16,7 @@ from cassi.choice.plan import Plan
 from cassi.errors import Note
 from cassi.files import write_cube
 from cassi.files.atomic import PathLike
-from cassi.files.views import resample, resampling, turn
+from cassi.files.cubes import resample, resampling, turn
 from cassi.optics.measurement import MaskCheck, Measurement, any_bad
 from cassi.priors.spectral_basis import resolution, smooth_basis
 from cassi.settings import Settings
@@ -49,7 +49,7 @@ class Finished:
             took the mask's place.
         check: whether snapshot and mask belong together, `verdict` in words (`cassi.optics.mask_match`); None where the
             camera has no mask.
-        turned: how cube and truth are turned against the detector, and in a file all pictures (`cassi.files.views`).
+        turned: how cube and truth are turned against the detector, and in a file all pictures (`cassi.files.cubes`).
     """
 
     wavelengths: np.ndarray | None
@@ -211,8 +211,8 @@ class Reconstruction(Finished):
         }
 
     def to_xarray(self) -> Any:
-        """Cube and uncertainty with labelled axes, an `xarray.Dataset`; see `cassi.files.labelled.to_xarray`."""
-        from cassi.files.labelled import to_xarray
+        """Cube and uncertainty with labelled axes, an `xarray.Dataset`; see `cassi.files.cubes.to_xarray`."""
+        from cassi.files.cubes import to_xarray
 
         saved = self.contents()
         spread, facts = saved["datasets"].get("uncertainty"), saved["attributes"]

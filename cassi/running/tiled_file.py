@@ -22,7 +22,7 @@ from cassi.choice.uncertainty import bootstrap, standard_deviation
 from cassi.errors import InputError, Note
 from cassi.evidence.noise import CameraNoise
 from cassi.files.cube_store import CubeStore, check_store, cube_store
-from cassi.files.views import TURNS, turn, turned_part
+from cassi.files.cubes import TURNS, turn, turned_part
 from cassi.kernels.caller import undisturbed
 from cassi.keywords import Keywords
 from cassi.optics.cropping import Block, crop, croppable

@@ -63,7 +63,7 @@ def reflectance(
         result: of the scene.
         white: of the reference, by the same camera and under the same light.
         board: R, the reflectance of the reference: a number, or a table over wavelength, of which the mean over each
-            band is taken (`cassi.files.spectrum_files.read_spectrum`).
+            band is taken (`cassi.files.tables.read_spectrum`).
         exposure: E, exposure time of the scene over that of the reference.
 
     Returns:

@@ -9,6 +9,8 @@ import math
 import os
 import struct
 import zlib
+from collections.abc import Iterator
+from itertools import islice, repeat
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +41,9 @@ OTHER_CLASSES = {
     5: "a sparse matrix (save it as full)",
 }
 TEXT = 4
-ENCODINGS = {1: "latin-1", 2: "latin-1", 4: "utf-16", 16: "utf-8", 17: "utf-16", 18: "utf-32"}  # of text, by its type
+ENCODINGS = {4: "utf-16", 16: "utf-8", 17: "utf-16", 18: "utf-32"}  # of text, by its type; others are of one byte
+WIDE = {4, 17, 18}  # in the order of bytes of the file
+OBJECT = "a MATLAB object or function"
 AXES = "_axes"  # end of the name of a text with the letters of an array's axes
 LOGICAL, COMPLEX = 0x200, 0x800  # flags
 HEADER_BYTES = 4096
@@ -88,61 +92,52 @@ def _variables(path: Path) -> tuple[tuple[Entry, ...], dict[str, object]]:
                 if struct.unpack_from(order + "I", head)[0] != MATRIX:
                     raise ValueError("a compressed element is not a variable")
                 head = head[8:]
-            entry = _header(head, order)
+            entry, value = _header(head, order)
             if entry.name not in variables:  # scipy reads the first of several with one name
                 variables[entry.name] = entry
-                if (value := _value(entry, head, order)) is not None:
-                    values[entry.name] = value
+                values |= {} if value is None else {entry.name: value}
             file.seek(position + 8 + size)
     return tuple(variables.values()), values
 
 
-def _value(entry: Entry, head: bytes, order: str) -> object:
-    """A text or a single number that lies within the first bytes of its variable; None for anything else."""
-    is_text = entry.problem == OTHER_CLASSES[TEXT]
-    if not is_text and (entry.dtype is None or entry.dtype.kind == "c" or math.prod(entry.shape) != 1):
-        return None
-    after = 0
-    for _ in range(4):  # flags, sizes, name, data
-        kind, at, size, after = _element(head, after, order)
-    data = head[at : at + size]
-    if is_text:
-        name = ENCODINGS.get(kind, "latin-1")
-        wide = "" if name in ("latin-1", "utf-8") else "-le" if order == "<" else "-be"
-        return data.decode(name + wide, errors="replace") if len(data) == size else None
-    return np.frombuffer(data, order + TYPES[kind], 1)[0].item() if len(data) == size else None
-
-
-def _header(head: bytes, order: str) -> Entry:
-    """Parse a variable from its first bytes."""
-    _, at, size, after = _element(head, 0, order)
-    flags = struct.unpack_from(order + "I", head, at)[0]
-    kind = flags & 0xFF
-    _, at, size, after = _element(head, after, order)
-    # Objects of the newest kind have their name in place of the sizes; they are only listed.
-    shape = () if kind == OPAQUE else struct.unpack_from(f"{order}{size // 4}i", head, at)
-    if kind != OPAQUE:
-        _, at, size, after = _element(head, after, order)
-    name = head[at : at + size].decode("latin-1")
+def _header(head: bytes, order: str) -> tuple[Entry, object]:
+    """A variable by its first bytes, and its value if that is a text or a single number that lies in them."""
+    (_, flags, _), (_, sizes, _), (_, letters, _), (type_, data, size) = islice(_elements(head, order), 4)
+    flag = struct.unpack_from(order + "I", flags)[0]
+    kind = flag & 0xFF
+    if kind == OPAQUE:  # the newest kind of object has its name in place of the sizes
+        return Entry(sizes.decode("latin-1"), (), None, problem=OBJECT), None
+    shape, name = struct.unpack(f"{order}{len(sizes) // 4}i", sizes), letters.decode("latin-1")
     if any(n < 0 for n in shape) or len(shape) > 32:
         raise ValueError(f"'{name}' of shape {shape}")
+    whole = len(data) == size
+    if kind == TEXT and whole:
+        encoding = ENCODINGS.get(type_, "latin-1") + {"<": "-le", ">": "-be"}[order] * (type_ in WIDE)
+        return Entry(name, shape, None, problem=OTHER_CLASSES[kind]), data.decode(encoding, errors="replace")
     if kind not in NUMERIC:
-        return Entry(name, shape, None, problem=OTHER_CLASSES.get(kind, "a MATLAB object or function"))
-    if flags & COMPLEX:
-        return Entry(name, shape, np.dtype(complex))
-    type_, _, size, _ = _element(head, after, order)
+        return Entry(name, shape, None, problem=OTHER_CLASSES.get(kind, OBJECT)), None
+    if flag & COMPLEX:
+        return Entry(name, shape, np.dtype(complex)), None
     if type_ not in TYPES or math.prod(shape) * np.dtype(TYPES[type_]).itemsize != size:
         raise ValueError(f"'{name}' of shape {shape} holds {size} bytes of type {type_}")
-    dtype, stored = np.dtype(bool if flags & LOGICAL else NUMERIC[kind]), np.dtype(TYPES[type_])
-    return Entry(name, shape, dtype, packed=stored if dtype.kind == "f" and stored.kind in "iu" else None)
+    dtype, stored = np.dtype(bool if flag & LOGICAL else NUMERIC[kind]), np.dtype(order + TYPES[type_])
+    packed = np.dtype(TYPES[type_]) if dtype.kind == "f" and stored.kind in "iu" else None
+    value = np.frombuffer(data, stored)[0].item() if math.prod(shape) == 1 and whole else None
+    return Entry(name, shape, dtype, packed=packed), value
 
 
-def _element(head: bytes, at: int, order: str) -> tuple[int, int, int, int]:
-    """Type, position and size of the element whose tag is at `at`, and the position of the next one."""
-    kind, size = struct.unpack_from(order + "II", head, at)
-    if kind >> 16:  # the short form has its data in the tag
-        return kind & 0xFFFF, at + 4, kind >> 16, at + 8
-    return kind, at + 8, size, at + 8 + -(-size // 8) * 8
+def _elements(head: bytes, order: str) -> Iterator[tuple[int, bytes, int]]:
+    """Type, data and size of each element that begins in these bytes; without end, where nothing is left empty ones."""
+    at = 0
+    while at + 8 <= len(head):
+        kind, size = struct.unpack_from(order + "II", head, at)
+        if kind >> 16:  # the short form has its data in the tag
+            yield kind & 0xFFFF, head[at + 4 : at + 4 + (kind >> 16)], kind >> 16
+            at += 8
+        else:
+            yield kind, head[at + 8 : at + 8 + size], size
+            at += 8 + -(-size // 8) * 8
+    yield from repeat((0, b"", 0))
 
 
 def write_matlab(path: Path, content: CubeContent) -> None:
