@@ -364,16 +364,16 @@ class Settings:
     def __post_init__(self) -> None:
         if isinstance(self.solver, str):
             object.__setattr__(self, "solver", self.solver.replace("_", "-"))
-        for one in fields(self):
-            made, value = one.metadata["option"], getattr(self, one.name)
+        for known in fields(self):
+            made, value = known.metadata["option"], getattr(self, known.name)
             if made.choices and not (isinstance(value, str) and value in made.choices):
-                if one.name == "camera" and not isinstance(value, str):
+                if known.name == "camera" and not isinstance(value, str):
                     continue  # a FoundCamera
                 allowed = ", ".join(made.choices)
-                raise InputError(f"unknown {one.name} {value!r}, expected one of {allowed}", kind="range")
-            if made.type in (number, whole, count, duration) and value is not None and one.name != "psf":
-                above = 0 if made.type is count else one.metadata["above"]
-                check_number(one.name, value, above, is_whole=made.type in (whole, count))
+                raise InputError(f"unknown {known.name} {value!r}, expected one of {allowed}", kind="range")
+            if made.type in (number, whole, count, duration) and value is not None and known.name != "psf":
+                above = 0 if made.type is count else known.metadata["above"]
+                check_number(known.name, value, above, is_whole=made.type in (whole, count))
         if self.views not in (None, 1, 2, 4):
             raise InputError(f"views must be 1, 2 or 4, got {self.views!r}", kind="range")
         if not -(2**63) <= self.seed < 2**63:
@@ -396,11 +396,11 @@ class Settings:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for the record of a result: of files and what was read from one the name, of others "given"."""
-        return {one.name: _plain(getattr(self, one.name)) for one in fields(self) if one.metadata["recorded"]}
+        return {field.name: _plain(getattr(self, field.name)) for field in fields(self) if field.metadata["recorded"]}
 
 
 OPTIONS: dict[str, Option] = {
-    one.name: Option(**{**vars(one.metadata["option"]), "field": one.name}) for one in fields(Settings)
+    field.name: Option(**{**vars(field.metadata["option"]), "field": field.name}) for field in fields(Settings)
 }
 """Of each field of `Settings`."""
 
@@ -419,7 +419,7 @@ SEQUENCE = Option(
 
 def options_in(group: str) -> tuple[Option, ...]:
     """The options of the command line in a group of its help."""
-    of = {one.name for one in fields(Settings) if one.metadata["group"] == group}
+    of = {field.name for field in fields(Settings) if field.metadata["group"] == group}
     return tuple(option for name, option in OPTIONS.items() if name in of and option.name)
 
 
@@ -443,7 +443,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str | os.PathLike):
         return os.path.basename(value)
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if hasattr(value, "detach"):  # a tensor
         value = value.detach().cpu().numpy()
     if hasattr(value, "tolist"):  # an array, or a number of NumPy

@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
     files = find_frames(args.folder, args.wavelengths)
     check_files("calibrate", args, [*files.dark, *files.flat, *files.mask])
     folder = figures_folder(args.figures, Path(args.output))
-    dark, flat, mask = (read_frames(one) for one in (files.dark, files.flat, files.mask))
+    dark, flat, mask = (read_frames(group) for group in (files.dark, files.flat, files.mask))
     if args.camera == "mosaic":
         pattern, offset = read_pattern(args.pattern), args.pattern_offset
         filters = calibrate_filters(dark, flat, mask, files.wavelengths, pattern, offset=offset)
@@ -29,9 +29,10 @@ def run(args: argparse.Namespace) -> int:
         draw_and_say(args, filters.summary(), {"response": fig.response(filters)}, folder)
         return 0
     bands = {"step": args.step, "num_bands": args.num_bands, "order": args.order}
-    found = calibrate(dark, flat, mask, files.wavelengths, **bands, bit_depth=args.bit_depth)
-    found.save(args.output, overwrite=args.overwrite)
-    draw_and_say(args, found.summary(), {"dispersion": fig.dispersion(found), "detector": fig.detector(found)}, folder)
+    calibration = calibrate(dark, flat, mask, files.wavelengths, **bands, bit_depth=args.bit_depth)
+    calibration.save(args.output, overwrite=args.overwrite)
+    figures = {"dispersion": fig.dispersion(calibration), "detector": fig.detector(calibration)}
+    draw_and_say(args, calibration.summary(), figures, folder)
     return 0
 
 

@@ -30,11 +30,11 @@ def run(args: argparse.Namespace) -> int:
         )
     from cassi.looking.comparison import compare
 
-    found = compare(args.cube, args.reference, frame=args.frame, scaled=args.fit_scale)
-    say(args, str(found))
+    comparison = compare(args.cube, args.reference, frame=args.frame, scaled=args.fit_scale)
+    say(args, str(comparison))
     if args.figure is not None:
         with replacing(args.figure, args.overwrite) as temporary:
-            found.figure.savefig(temporary)
+            comparison.figure.savefig(temporary)
     return 0
 
 
@@ -59,12 +59,12 @@ def compare_places(args: argparse.Namespace) -> int:
         if other is None or tuple(other.shape[-2:]) != tuple(data.cube.shape[-2:]) or len(other.shape) != 3:
             raise InputError(f"{args.reference} must have the pixels of {args.cube}, {data.cube.shape[-2:]}")
         means = [spectrum_of(data, region, of=other).mean for region in regions]
-        references = [paired_spectrum(one, mean, nm) for one, mean in zip(spectra, means, strict=True)]
-        if any(isinstance(one, Spectrum) for one in references):
+        references = [paired_spectrum(spectrum, mean, nm) for spectrum, mean in zip(spectra, means, strict=True)]
+        if any(isinstance(reference, Spectrum) for reference in references):
             warn(args, f"{args.reference} has other bands: its spectra are averaged over those of {args.cube}")
         compared = [
-            compare_spectra(one, reference, scaled=False)
-            for one, reference in zip(spectra, references, strict=True)
+            compare_spectra(spectrum, reference, scaled=False)
+            for spectrum, reference in zip(spectra, references, strict=True)
             if reference is not None
         ]
         if len(compared) < len(spectra):
@@ -74,12 +74,12 @@ def compare_places(args: argparse.Namespace) -> int:
         table = read_spectrum(args.reference)
         if data.unit != REFLECTANCE:
             warn(args, NOT_REFLECTANCE.format(args.cube))
-        compared = [compare_spectra(one, table, scaled=not args.unscaled) for one in spectra]
+        compared = [compare_spectra(spectrum, table, scaled=not args.unscaled) for spectrum in spectra]
     if args.csv is not None:
-        write_spectra(args.csv, spectra, [one.columns for one in compared], overwrite=args.overwrite)
+        write_spectra(args.csv, spectra, [comparison.columns for comparison in compared], overwrite=args.overwrite)
     if args.figure is not None:
         with replacing(args.figure, args.overwrite) as temporary:
             spectra_figure(spectra, compared, name=Path(args.reference).name).savefig(temporary, dpi=150)
-    for one in compared:  # after the files are written: what reads this may close early
-        say(args, str(one))
+    for comparison in compared:  # after the files are written: what reads this may close early
+        say(args, str(comparison))
     return 0

@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
     output = check_folder(Path(args.output))
     count = f"{len(scenes)} scene{'s' * (len(scenes) > 1)}"
     say(args, f"{len(designs)} cameras, {count} of {args.size} x {args.size} px: {', '.join(scenes)}")
-    found = study(
+    scores = study(
         designs,
         scenes,
         output,
@@ -30,10 +30,10 @@ def run(args: argparse.Namespace) -> int:
         quality=args.quality,
         progress=lambda todo: tqdm(todo, unit="run", disable=args.quiet or None),
     )
-    rows = [asdict(design) | quality._asdict() for design, quality in found.items()]
+    rows = [asdict(design) | quality._asdict() for design, quality in scores.items()]
     angles = choices_figure(rows, value="angle", label="spectral angle [°]")
     save_figures({"psnr": choices_figure(rows), "angle": angles}, output, dpi=150)
-    best = sorted(found.items(), key=lambda one: one[1].psnr, reverse=True)
+    best = sorted(scores.items(), key=lambda item: item[1].psnr, reverse=True)
     say(args, f"{'step':>5} {'element':>8} {'bands':>6} {'electrons':>10} {'PSNR':>9} {'angle':>8}")
     for design, quality in best[:5] if len(best) <= 6 else [*best[:5], best[-1]]:
         say(

@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
             raise InputError(f"{target}: expected a file ending in {suffixes}, or a folder and --format h5, tif ...")
         check_folder(target).mkdir(parents=True, exist_ok=True)
         pairs = [(file, target / f"{file.stem}.{suffix}") for file in files]
-    (option,) = (one for one in options_of("export") if one.name == "output")
+    (option,) = (option for option in options_of("export") if option.name == "output")
     taken = inputs([], args, files)
     for _, place in pairs:
         check_written({option: place}, taken, args.overwrite)

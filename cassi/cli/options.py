@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *, prog: str, description: str | None, examples: str = "") -> None:
         pattern = "python scripts/{}.py" if ".py" in prog else "cassi {}"
-        examples = re.sub(r"\{([\w-]+)\}", lambda found: pattern.format(found[1]), examples)
+        examples = re.sub(r"\{([\w-]+)\}", lambda match: pattern.format(match[1]), examples)
         super().__init__(
             prog=prog,
             description=description,
@@ -124,10 +124,10 @@ def size(text: str) -> tuple[int, int]:
 
 def formats(text: str) -> tuple[str, ...]:
     """Formats of figures from "png,pdf"."""
-    found = tuple(part.strip().lower().lstrip(".") for part in text.split(","))
-    if not set(found) <= {"png", "pdf", "svg"}:
+    names = tuple(part.strip().lower().lstrip(".") for part in text.split(","))
+    if not set(names) <= {"png", "pdf", "svg"}:
         raise argparse.ArgumentTypeError(f"{text!r}: expected png, pdf, svg, or several of them with commas")
-    return found
+    return names
 
 
 def dpi(text: str) -> int:

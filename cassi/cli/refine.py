@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     folder = figures_folder(args.figures, Path(args.output))
     measurements = _captures(args)
     with StepBar(refined_camera.fit_steps([m.source for m in measurements]), shown=not args.quiet) as bar:
-        found = refined_camera.calibrate_from_captures(
+        refined = refined_camera.calibrate_from_captures(
             measurements,
             black_level=None if args.black_level is None and args.dark is None else 0.0,  # reading took it off
             seed=args.seed,
@@ -37,14 +37,14 @@ def run(args: argparse.Namespace) -> int:
             progress=bar,
         )
     for m in measurements:
-        if not (check := recheck_mask(check_masks(m), found.together.in_place(m))).matches:
+        if not (check := recheck_mask(check_masks(m), refined.together.in_place(m))).matches:
             warn(args, f"{m.source}: {check.verdict}; the camera as found does not fit it either")
-    found.together.save(args.output, wavelengths=measurements[0].wavelengths, overwrite=args.overwrite)
-    elements = fig.mask_error(found)
+    refined.together.save(args.output, wavelengths=measurements[0].wavelengths, overwrite=args.overwrite)
+    elements = fig.mask_error(refined)
     drawn = {} if elements is None else {"mask_error": elements}
-    if elements is None or not found.together.model.exact:
-        drawn |= {"moved": fig.moved(found), "sharpness": fig.sharpness(found)}
-    draw_and_say(args, found.summary(), drawn, folder)
+    if elements is None or not refined.together.model.exact:
+        drawn |= {"moved": fig.moved(refined), "sharpness": fig.sharpness(refined)}
+    draw_and_say(args, refined.summary(), drawn, folder)
     return 0
 
 
@@ -53,8 +53,8 @@ def _captures(args: argparse.Namespace) -> list[Measurement]:
     levels = Levels(**values_for(Levels, args))
     options = ReadOptions(**values_for(ReadOptions, args), levels=levels)
     check("refine", args)
-    found = find_files(args.measurement, [name for name in (args.mask, args.bad_pixels, args.dark) if name])
-    files = list({file.resolve(): file for file in found}.values())
+    given = find_files(args.measurement, [name for name in (args.mask, args.bad_pixels, args.dark) if name])
+    files = list({file.resolve(): file for file in given}.values())
     check_files("refine", args, files)
     options = replace(options, levels=shared_levels(files, options))
     frames = [(opened, k) for opened in (open_measurement(file, options) for file in files) for k in opened.frames]

@@ -204,9 +204,9 @@ def make_masks(
     elif count > 1 and (given.ndim != 3 or len(given) != count):
         raise InputError(f"{args.mask} holds masks {tuple(given.shape)}, expected a stack of {count}, one each")
     else:
-        each = [middle(one, (height, width), args.mask).contiguous() for one in (given if count > 1 else [given])]
+        each = [middle(mask, (height, width), args.mask).contiguous() for mask in (given if count > 1 else [given])]
     if args.camera == "dd":
-        each = [double_disperser(one, shifts).mask for one in each]
+        each = [double_disperser(mask, shifts).mask for mask in each]
     return each[0] if count == 1 else stacked(each)
 
 

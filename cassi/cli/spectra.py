@@ -45,19 +45,19 @@ def regions_of(args: argparse.Namespace) -> "list[Region]":
     """The places and regions that are asked for."""
     from cassi.looking.regions import Region, read_regions
 
-    return [Region.at(place) for place in args.at] + [one for name in args.regions for one in read_regions(name)]
+    return [Region.at(place) for place in args.at] + [region for name in args.regions for region in read_regions(name)]
 
 
 def results_in(names: list[str]) -> list[Path]:
     """The files of results that are named, or lie in a folder that is."""
     from cassi.files.frames import natural
 
-    found = [
+    results = [
         file
         for path in map(Path, names)
         for file in (sorted(path.glob("*_cube.*"), key=natural) if path.is_dir() else [path])
         if file.suffix != ".img"
     ]
-    if not found:
+    if not results:
         raise InputError(f"{', '.join(names)}: no results in it, expected files such as NAME_cube.h5")
-    return found
+    return results

@@ -13,7 +13,7 @@ from cassi.running.warm_up import warm_up
 def run(args: argparse.Namespace) -> int:
     """Small runs on the CPU, which a run on a GPU takes too, and on a GPU that was named."""
     device = pick_device(args.device)
-    for one in dict.fromkeys((torch.device("cpu"), device)):
+    for place in dict.fromkeys((torch.device("cpu"), device)):
         start = time.perf_counter()
-        say(args, f"{warm_up(one, progress=not args.quiet)}, {time.perf_counter() - start:.1f} s")
+        say(args, f"{warm_up(place, progress=not args.quiet)}, {time.perf_counter() - start:.1f} s")
     return 0

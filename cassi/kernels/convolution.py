@@ -85,13 +85,13 @@ def _compute(a: Tensor, v: Tensor, correlates: bool) -> Tensor:
     short, long = sorted((n - m + 1 if correlates else n, m))
     if not a.is_cpu or kernels(a.new_empty(1)) is None or short > 45 + long // 20:
         return _convolve_by_fft(a, v.flip(-1))[:, m - 1 : n] if correlates else _convolve_by_fft(a, v)
-    one, other, width, padding = a, v.reshape(-1, m), n - m + 1, 0
+    first, second, width, padding = a, v.reshape(-1, m), n - m + 1, 0
     if not correlates:
         width, padding = n + m - 1, min(n, m) - 1
-        one, other = (a, other) if m <= n else (v.expand(rows, m), a)
+        first, second = (a, second) if m <= n else (v.expand(rows, m), a)
     y = a.new_empty(rows, width)
-    arrays = (t.detach().numpy() for t in (one.contiguous(), other.contiguous(), y))
-    work = rows * (_ROW_OVERHEAD + width * other.shape[1] // 4)
+    arrays = (t.detach().numpy() for t in (first.contiguous(), second.contiguous(), y))
+    work = rows * (_ROW_OVERHEAD + width * second.shape[1] // 4)
     share_out(_correlate_rows, rows, work, *arrays, padding, not correlates)
     return y
 

@@ -102,10 +102,10 @@ def common_gram(
 def squared_distances(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
     """|a - b|^2, |b|^2, |c - d|^2 and |d|^2, (4, 1), summed in float64 without a temporary."""
     sums = []
-    for one, other in ((a, b), (c, d)):
-        chunks = max(1, one.numel() // _CHUNK)
+    for x, y in ((a, b), (c, d)):
+        chunks = max(1, x.numel() // _CHUNK)
         partial = np.zeros((chunks, 2))
-        share_out(_squared_distance, chunks, one.numel(), stack(one, 0), stack(other, 0), partial)
+        share_out(_squared_distance, chunks, x.numel(), stack(x, 0), stack(y, 0), partial)
         sums.append(partial.sum(0))
     return torch.from_numpy(np.concatenate(sums)[:, None])
 

@@ -54,7 +54,7 @@ def _groups(controller: str) -> Iterator[Path]:
                 continue
             for top in (CGROUPS, CGROUPS / controller, CGROUPS / names) if names else (CGROUPS,):
                 place = top / path.strip("/")
-                yield from (one for one in (place, *place.parents) if one == top or top in one.parents)
+                yield from (folder for folder in (place, *place.parents) if folder == top or top in folder.parents)
 
 
 def _numbers(file: Path) -> Iterator[int]:

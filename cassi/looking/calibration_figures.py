@@ -53,12 +53,12 @@ def detector(calibration: Calibration) -> Figure:
 
 
 @styled
-def response(found: FilterResponse) -> Figure:
+def response(filters: FilterResponse) -> Figure:
     """What each filter of a mosaic sensor transmits."""
     figure, (axes,) = plots(6.4, 3.6)
-    for k, curve in enumerate(found.response):
-        axes.plot(found.wavelengths, curve, "o-", markersize=3, color=PALETTE[k % len(PALETTE)])
-        axes.annotate(str(k), (found.wavelengths[curve.argmax()], curve.max()), ha="center", va="bottom")
+    for k, curve in enumerate(filters.response):
+        axes.plot(filters.wavelengths, curve, "o-", markersize=3, color=PALETTE[k % len(PALETTE)])
+        axes.annotate(str(k), (filters.wavelengths[curve.argmax()], curve.max()), ha="center", va="bottom")
     axes.set(xlabel="wavelength [nm]", ylabel="of the most sensitive", title="Response of the filters")
     axes.set_ylim(0, 1.1)
     return figure

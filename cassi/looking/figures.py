@@ -194,7 +194,7 @@ def summary(data: ReportData, *, caption: str = "", look: Look = USUAL) -> Figur
     if truth is not None:
         colored["Truth, the same exposure"] = cube_to_srgb(truth, centers, white=white)
     measured, rest = data.measurement, data.residual if truth is None else None
-    shapes = [one.shape for one in (measured, *colored.values(), rest) if one is not None]
+    shapes = [image.shape for image in (measured, *colored.values(), rest) if image is not None]
 
     aspects = [shape[1] / shape[0] for shape in shapes]
     side = min(4.4, (PAGE - len(shapes) * (EDGE + BAR)) / sum(aspects))
@@ -291,7 +291,7 @@ def figures_of(data: ReportData, *, caption: str = "", look: Look = USUAL) -> di
         ['bands', 'convergence', 'srgb', 'summary']
     """
     if (every := math.ceil(math.sqrt(math.prod(data.cube.shape) / MAX_VALUES))) > 1:  # more than a page shows
-        truth, spread = (None if one is None else thinned(one, every) for one in (data.truth, data.uncertainty))
+        truth, spread = (None if image is None else thinned(image, every) for image in (data.truth, data.uncertainty))
         small = replace(data, cube=thinned(data.cube, every), truth=truth, uncertainty=spread)
         look = look if look.pixel_size is None else look._replace(pixel_size=every * look.pixel_size)
         data = replace(small, title=f"{data.title}, one of {every} x {every} pixels")
@@ -327,7 +327,7 @@ def save_figures(
         InputError: another format.
         OutputError: a figure cannot be written; the older one is kept.
     """
-    if unknown := [one for one in formats if one not in FORMATS]:
+    if unknown := [name for name in formats if name not in FORMATS]:
         raise InputError(f"{unknown[0]!r} is not a figure format, expected {', '.join(FORMATS)}")
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)

@@ -52,7 +52,7 @@ def methods_text(data: ReportData) -> str:
 def _sentences(data: ReportData) -> Iterator[str]:
     """One after the other, without their full stops."""
     choice, parameters, known = data.choice, data.parameters, data.provenance
-    origin, camera = (found if isinstance(found := known.get(name), Mapping) else {} for name in ("origin", "camera"))
+    origin, camera = (stored if isinstance(stored := known.get(name), Mapping) else {} for name in ("origin", "camera"))
     is_reflectance = data.unit == REFLECTANCE
 
     # the cube and its bands
@@ -86,8 +86,8 @@ def _sentences(data: ReportData) -> Iterator[str]:
         )
         yield f"the mask is that of {mask}{before}"
     if camera.get("accepted"):
-        found = _listed(camera) or str(camera.get("message", "")).rstrip(".")
-        yield f"from the snapshot itself the camera was corrected: {found}"
+        correction = _listed(camera) or str(camera.get("message", "")).rstrip(".")
+        yield f"from the snapshot itself the camera was corrected: {correction}"
     elif camera:
         why = camera.get("reason") or "no correction was found with which the snapshot is predicted better"
         yield f"{'it' if mask and not filters else 'the mask'} was used as it is: {why}"

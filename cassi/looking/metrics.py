@@ -207,5 +207,5 @@ def _bands(estimate: Array, truth: Array, peak: float) -> Iterator[tuple[Tensor,
     a, b = _pair(estimate, truth)
     if not (math.isfinite(peak) and peak > 0):
         raise ValueError(f"peak must be positive, got {peak}: it is the largest value a pixel can have")
-    for one, other in zip(a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:]), strict=True):
-        yield one.double() / peak, other.double() / peak
+    for x, t in zip(a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:]), strict=True):
+        yield x.double() / peak, t.double() / peak

@@ -56,11 +56,11 @@ def write_index(folder: PathLike, warn: Callable[[str], object] = str) -> Path:
         results.append(card | {"name": path.name, "link": quote(os.fsencode(target.name))})
     if not results:
         raise InputError(f"{place}: no result in it, expected HDF5 files with a cube")
-    failed, bad = _failures(place), sum(bool(one["problems"]) for one in results)
+    failed, bad = _failures(place), sum(bool(result["problems"]) for result in results)
     parts = [f"{len(results)} results", f"{bad} of them in doubt" if bad else ""]
     parts += [f"{len(failed)} failed" if failed else "", f"{len(damaged)} damaged and left out" if damaged else ""]
     summary = ", ".join(filter(None, parts))
-    methods = Counter(one["method"] for one in results)
+    methods = Counter(result["method"] for result in results)
     if len(methods) > 1:  # would mislead a comparison of frames
         listed = "; ".join(f"{count} by {method or 'an unknown method'}" for method, count in methods.most_common())
         summary += f". The method differs from snapshot to snapshot ({listed}): --save-plan uses one plan for all"
@@ -96,13 +96,13 @@ def _common(results: Sequence[dict[str, Any]]) -> list[str]:
     """What is the same for all results, in lines; what differs stays with each."""
     lines = []
     for name in ("method", "plan", "camera"):
-        values = {one[name] for one in results}
+        values = {result[name] for result in results}
         if len(values) > 1:
             continue
         if value := values.pop():
             lines.append(f"{name.capitalize()}: {value}")
-        for one in results:
-            one[name] = ""
+        for result in results:
+            result[name] = ""
     return lines
 
 
@@ -110,7 +110,7 @@ def _failures(place: Path) -> list[tuple[str, str]]:
     """Names and reasons of failed snapshots, as recorded by the run."""
     try:
         lines = [parse_json(line) for line in (place / "index.jsonl").read_text(encoding="utf-8").splitlines()]
-        return [(str(one["frame"]), str(one["reason"])) for one in lines if one.get("status") == "failed"]
+        return [(str(line["frame"]), str(line["reason"])) for line in lines if line.get("status") == "failed"]
     except (OSError, ValueError, KeyError, AttributeError, TypeError):  # no such run, or a file of another kind
         return []
 
@@ -121,8 +121,8 @@ def _card(data: ReportData) -> dict[str, Any]:
     bands, height, width = data.cube.shape
     small = thinned(data.cube, -(-max(data.cube.shape[1:]) // MAX_SIDE))
     file = io.BytesIO()
-    colors, found = cube_to_srgb(small, data.wavelengths), data.provenance.get("camera")
-    message = str(found.get("message") or "") if isinstance(found, Mapping) else ""
+    colors, camera = cube_to_srgb(small, data.wavelengths), data.provenance.get("camera")
+    message = str(camera.get("message") or "") if isinstance(camera, Mapping) else ""
     Image.fromarray((255 * colors).round().astype(np.uint8)).save(file, "PNG")
     return {
         "picture": base64.b64encode(file.getvalue()).decode("ascii"),

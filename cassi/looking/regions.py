@@ -149,13 +149,13 @@ def read_regions(path: PathLike) -> list[Region]:
     listed = content.get("regions", [content]) if isinstance(content, dict) else [{"corners": content}]
     try:
         regions = []
-        for k, one in enumerate(listed, 1):
-            corners = np.array(one["corners"], dtype=np.float64)
+        for k, entry in enumerate(listed, 1):
+            corners = np.array(entry["corners"], dtype=np.float64)
             if not (corners.ndim == 2 and corners.shape[1] == 2 and 3 <= len(corners) <= MAX_CORNERS):
                 raise ValueError(f"region {k} has corners of shape {corners.shape}")
             if not np.isfinite(corners).all():
                 raise ValueError(f"region {k} has a corner that is not a number")
-            name = one_line(one.get("name") or f"region {k}", 60)
+            name = one_line(entry.get("name") or f"region {k}", 60)
             regions.append(Region(tuple((float(row), float(column)) for row, column in corners), name))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{where}: {wanted}, got {type(error).__name__}: {error}") from error
@@ -166,7 +166,7 @@ def read_regions(path: PathLike) -> list[Region]:
 
 def write_regions(path: PathLike, regions: Iterable[Region], *, overwrite: bool = False) -> None:
     """Write regions for `read_regions` and reports."""
-    listed = [{"name": one.name, "corners": one.corners} for one in regions]
+    listed = [{"name": region.name, "corners": region.corners} for region in regions]
     write_text(path, json.dumps({"regions": listed}, indent=1) + "\n", overwrite)
 
 
@@ -186,13 +186,13 @@ def table_of(spectra: Sequence[RegionSpectrum], beside: Sequence[Mapping[str, np
     heads = ["band"]
     if first.wavelengths is not None:
         heads, columns = ["wavelength [nm]"], [[f"{w:g}" for w in first.wavelengths]]
-    for one, more in zip(spectra, [*beside, *[{}] * (len(spectra) - len(beside))], strict=True):
-        if not same_values(one.wavelengths, first.wavelengths) or len(one.mean) != len(first.mean):
-            raise InputError(f"{one.region.name}: has other bands than {first.region.name}; write a table of each")
-        known = {"mean": one.mean, "std": one.std, "error bar": one.error, **more}
+    for spectrum, more in zip(spectra, [*beside, *[{}] * (len(spectra) - len(beside))], strict=True):
+        if not same_values(spectrum.wavelengths, first.wavelengths) or len(spectrum.mean) != len(first.mean):
+            raise InputError(f"{spectrum.region.name}: has other bands than {first.region.name}; write a table of each")
+        known = {"mean": spectrum.mean, "std": spectrum.std, "error bar": spectrum.error, **more}
         for what, values in known.items():
             if values is not None:
-                heads.append(f"{one.region.name} ({one.num_pixels} px) {what} [{value_label(one.unit)}]")
+                heads.append(f"{spectrum.region.name} ({spectrum.num_pixels} px) {what} [{value_label(spectrum.unit)}]")
                 columns.append(["" if np.isnan(value) else f"{value:.7g}" for value in values])
     table.writerow(heads)
     table.writerows(zip(*columns, strict=True))

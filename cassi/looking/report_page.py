@@ -107,10 +107,10 @@ def make_page(data: ReportData) -> str:
         "file": Path(data.title).stem,
         "psnr": None if data.truth is None else band_psnr(small.clip(0, peak), inside["truth"], peak=peak),
     }
-    detector = next((one.shape for one in (data.residual, data.measurement) if one is not None), (1, 1))
+    detector = next((image.shape for image in (data.residual, data.measurement) if image is not None), (1, 1))
     provenance = {k: ENDED.get(str(v), v) if k == "status" else v for k, v in data.provenance.items()}
     camera = data.provenance.get("camera")
-    found = camera.get("message") if isinstance(camera, Mapping) and camera.get("accepted") is True else None
+    correction = camera.get("message") if isinstance(camera, Mapping) and camera.get("accepted") is True else None
     tables = {"Chosen automatically": data.choice, "Parameters": data.parameters, "Provenance": provenance}
     content = {
         "style": page_part("page.css"),
@@ -118,7 +118,7 @@ def make_page(data: ReportData) -> str:
         "title": data.title,
         "lede": _lede(data),
         "problems": data.problems(),
-        "good": [good for good in (data.verdict if data.ok else None, found) if good],
+        "good": [good for good in (data.verdict if data.ok else None, correction) if good],
         "numbers": data.numbers(),
         "color_note": color_note(centers, data.unit).capitalize(),
         "aspect": f"{width} / {height}",
@@ -167,9 +167,9 @@ def page_part(name: str) -> str:
 def _finite(value: object) -> object:
     """The value without NaN and Inf, which JSON lacks: they become null."""
     if isinstance(value, Mapping):
-        return {str(key): _finite(one) for key, one in value.items()}
+        return {str(key): _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
+        return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -251,14 +251,15 @@ def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         if isinstance(message := value.get("message"), str):  # numbers beside it are for programs, in the file
             return message
-        said = {name: one for name, one in value.items() if name not in FOR_PROGRAMS and one not in (None, "")}
-        return {str(name).replace("_", " "): _plain(one) for name, one in said.items()} or "none"
+        said = {name: item for name, item in value.items() if name not in FOR_PROGRAMS and item not in (None, "")}
+        return {str(name).replace("_", " "): _plain(item) for name, item in said.items()} or "none"
     if isinstance(value, list | tuple):
-        count = sum(len(one) if isinstance(one, list) else 1 for one in value)
+        count = sum(len(item) if isinstance(item, list) else 1 for item in value)
         if count > MAX_SHOWN:  # basis vectors
             return f"{count} numbers, in the file"
-        items = [_plain(one) for one in value]
-        return items if not all(isinstance(one, float | int) for one in value) else ", ".join(map(str, items)) or "none"
+        items = [_plain(item) for item in value]
+        is_plain = all(isinstance(item, float | int) for item in value)
+        return ", ".join(map(str, items)) or "none" if is_plain else items
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "not set"}[value]
     return _number(value, 6) if isinstance(value, float) else str(value)

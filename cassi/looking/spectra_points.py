@@ -46,7 +46,7 @@ def choose_points(cube: Array, count: int = 6, *, error: np.ndarray | None = Non
     border = np.minimum(np.minimum(row, rows - 1 - row), np.minimum(column, columns - 1 - column))
     padded = np.pad(direction.reshape(num_bands, rows, columns), ((0, 0), (1, 1), (1, 1)), mode="edge")
     beside = [padded[:, i : i + rows, j : j + columns] for i, j in ((0, 1), (2, 1), (1, 0), (1, 2))]
-    step = sum(np.linalg.norm(one - padded[:, 1:-1, 1:-1], axis=0) for one in beside).ravel()
+    step = sum(np.linalg.norm(neighbor - padded[:, 1:-1, 1:-1], axis=0) for neighbor in beside).ravel()
     worth = np.minimum(1, 4 * level / bright) * np.exp(-1.5 * step) * np.where(border < margin, 1e-3, 1)
 
     score = np.linalg.norm(direction - direction.mean(axis=1, keepdims=True), axis=0) * worth

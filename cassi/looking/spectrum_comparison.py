@@ -23,7 +23,7 @@ class SpectrumComparison:
     """The spectrum of a region beside a reference.
 
     Attributes:
-        found: that of the region.
+        estimate: the spectrum of the region in the cube.
         reference: (C,) mean over each band, times `scale`; NaN outside the range of the reference.
         scale: factor of the reference; 1 unless fitted.
         angle: between the two [degrees], independent of the scale.
@@ -31,7 +31,7 @@ class SpectrumComparison:
         share: of the bands with a difference of at most 2 error bars; None without error bars.
     """
 
-    found: RegionSpectrum
+    estimate: RegionSpectrum
     reference: np.ndarray
     scale: float
     angle: float
@@ -47,49 +47,52 @@ class SpectrumComparison:
     def columns(self) -> dict[str, np.ndarray]:
         """Reference and difference, for a table, by their names."""
         times = "" if self.scale == 1 else f" times {self.scale:.4g}"
-        return {f"reference{times}": self.reference, "difference": self.found.mean - self.reference}
+        return {f"reference{times}": self.reference, "difference": self.estimate.mean - self.reference}
 
     def __str__(self) -> str:
-        one, level = self.found, float(np.sqrt(np.nanmean(self.reference**2)))
-        outside = " (the rest of it lies outside of the scene)" if one.is_cut else ""
+        estimate, level = self.estimate, float(np.sqrt(np.nanmean(self.reference**2)))
+        outside = " (the rest of it lies outside of the scene)" if estimate.is_cut else ""
         lines = [
-            f"{one.region.name}, {one.num_pixels} px{outside}, {self.bands} of {len(one.mean)} bands: angle "
-            f"{self.angle:.2f} degrees, RMSE {self.rmse:.3g} ({self.rmse / level:.1%} of the reference), scale "
+            f"{estimate.region.name}, {estimate.num_pixels} px{outside}, {self.bands} of {len(estimate.mean)} bands: "
+            f"angle {self.angle:.2f} degrees, RMSE {self.rmse:.3g} ({self.rmse / level:.1%} of the reference), scale "
             f"{self.scale:.4g}"
         ]
         if self.share is not None:
             lines.append(f"within 2 error bars in {self.share:.0%} of the bands (95% if error bars are right)")
-        heads = ["band", "cube", "std", *(["error bar"] if one.error is not None else []), "reference", "difference"]
+        bar = ["error bar"] if estimate.error is not None else []
+        heads = ["band", "cube", "std", *bar, "reference", "difference"]
         lines.append("  " + "".join(f"{head:>12}" for head in heads))
-        error = [one.error] if one.error is not None else []
-        columns = [one.mean, one.std, *error, self.reference, one.mean - self.reference]
-        for k in range(len(one.mean)):
+        error = [estimate.error] if estimate.error is not None else []
+        columns = [estimate.mean, estimate.std, *error, self.reference, estimate.mean - self.reference]
+        for k in range(len(estimate.mean)):
             cells = "".join(f"{column[k]:>12.4g}" for column in columns)
-            lines.append(f"  {band_name(one.wavelengths, k):>12}{cells}")
+            lines.append(f"  {band_name(estimate.wavelengths, k):>12}{cells}")
         return "\n".join(lines)
 
 
-def paired_spectrum(found: RegionSpectrum, spectrum: np.ndarray, nm: np.ndarray | None) -> np.ndarray | Spectrum | None:
-    """The spectrum (C',) of another cube, with wavelengths `nm`, as the reference of `compare_spectra` for `found`.
+def paired_spectrum(
+    estimate: RegionSpectrum, spectrum: np.ndarray, nm: np.ndarray | None
+) -> np.ndarray | Spectrum | None:
+    """The spectrum (C',) of another cube, with wavelengths `nm`, as the reference of `compare_spectra` for `estimate`.
 
-    The values of the same bands in the order of `found`, where both cubes hold the same; else a table to be averaged
+    The values of the same bands in the order of `estimate`, where both cubes hold the same; else a table to be averaged
     over its bands. Band by band where wavelengths are unknown; None if these are not equally many.
     """
-    if found.wavelengths is None or nm is None:
-        return spectrum if len(spectrum) == len(found.mean) else None
-    if (order := pair_bands(found.wavelengths, nm)) is not None:
+    if estimate.wavelengths is None or nm is None:
+        return spectrum if len(spectrum) == len(estimate.mean) else None
+    if (order := pair_bands(estimate.wavelengths, nm)) is not None:
         return np.asarray(spectrum[order])
     rising = np.argsort(nm)
     return Spectrum(np.asarray(nm)[rising], spectrum[rising])
 
 
 def compare_spectra(
-    found: RegionSpectrum, reference: Spectrum | np.ndarray, *, scaled: bool = True
+    estimate: RegionSpectrum, reference: Spectrum | np.ndarray, *, scaled: bool = True
 ) -> SpectrumComparison:
     """Compare the spectrum of a region with a reference.
 
     Args:
-        found: see `cassi.looking.regions.spectrum_of`.
+        estimate: see `cassi.looking.regions.spectrum_of`.
         reference: a table of a spectrometer, averaged over each band (see
             `cassi.files.tables.band_means`), or the values of the bands, (C,).
         scaled: multiply the reference by the factor that fits best, s = <r, x> / <r, r>, because the unit of a
@@ -103,18 +106,18 @@ def compare_spectra(
         >>> from cassi.looking.regions import Region, spectrum_of
         >>> from cassi.looking.report_data import ReportData
         >>> cube = np.linspace(1, 3, 3)[:, None, None] * np.ones((3, 4, 4))
-        >>> found = spectrum_of(ReportData(cube, wavelengths=np.array([450.0, 550.0, 650.0])), Region.at("1,1"))
-        >>> round(compare_spectra(found, Spectrum(np.array([300.0, 800.0]), np.array([0.0, 0.05]))).angle, 1)
+        >>> leaf = spectrum_of(ReportData(cube, wavelengths=np.array([450.0, 550.0, 650.0])), Region.at("1,1"))
+        >>> round(compare_spectra(leaf, Spectrum(np.array([300.0, 800.0]), np.array([0.0, 0.05]))).angle, 1)
         4.1
     """
     if isinstance(reference, Spectrum):
-        if found.wavelengths is None or len(found.mean) < 2:
+        if estimate.wavelengths is None or len(estimate.mean) < 2:
             raise InputError("the bands have no wavelengths to compare with a spectrometer; give --wavelengths")
-        values = band_means(reference, found.wavelengths)
+        values = band_means(reference, estimate.wavelengths)
     else:
         values = np.asarray(reference, dtype=np.float64)
     known = np.isfinite(values)
-    x, r = found.mean[known], values[known]
+    x, r = estimate.mean[known], values[known]
     if known.sum() < 2:
         reach = f"{reference.nm[0]:g} to {reference.nm[-1]:g} nm" if isinstance(reference, Spectrum) else "no band"
         raise InputError(f"the reference covers {reach}, which contains fewer than 2 bands of the cube")
@@ -128,9 +131,9 @@ def compare_spectra(
         )
     difference = x - scale * r
     angle = spectral_angles(x[:, None, None], r[:, None, None]).item()
-    share = None if found.error is None else float(np.mean(np.abs(difference) <= 2 * found.error[known]))
+    share = None if estimate.error is None else float(np.mean(np.abs(difference) <= 2 * estimate.error[known]))
     rmse = math.sqrt(float(np.mean(difference**2)))
-    return SpectrumComparison(found, scale * values, scale, angle, rmse, share)
+    return SpectrumComparison(estimate, scale * values, scale, angle, rmse, share)
 
 
 @styled
@@ -142,23 +145,24 @@ def spectra_figure(
     figure, panels = plots(5.0, 3.4, columns=columns, rows=-(-len(spectra) // columns))
     for axes in panels[len(spectra) :]:
         axes.remove()
-    for k, (axes, found) in enumerate(zip(panels, spectra, strict=False)):
-        color, one = PALETTE[k % len(PALETTE)], compared[k] if compared else None
-        axis, label = spectral_axis(found.wavelengths, len(found.mean))
+    for k, (axes, estimate) in enumerate(zip(panels, spectra, strict=False)):
+        color, comparison = PALETTE[k % len(PALETTE)], compared[k] if compared else None
+        axis, label = spectral_axis(estimate.wavelengths, len(estimate.mean))
         order = np.argsort(axis)
-        x, mean, std = axis[order], found.mean[order], found.std[order]
-        if found.num_pixels > 1:
+        x, mean, std = axis[order], estimate.mean[order], estimate.std[order]
+        if estimate.num_pixels > 1:
             axes.fill_between(x, mean - std, mean + std, color=color, alpha=0.18, linewidth=0, label="± std of pixels")
-        error = None if found.error is None else found.error[order]
+        error = None if estimate.error is None else estimate.error[order]
         bars = "" if error is None else " ± error bar"
         axes.errorbar(x, mean, yerr=error, color=color, linewidth=1.6, elinewidth=0.9, capsize=2, label=f"cube{bars}")
-        lowest, heading = float(mean.min()), f"{found.region.name} ({found.num_pixels} px)"
-        if one is not None:
+        lowest, heading = float(mean.min()), f"{estimate.region.name} ({estimate.num_pixels} px)"
+        if comparison is not None:
             dash: dict[str, Any] = {"color": INK, "linestyle": (0, (4, 2)), "linewidth": 1.3, "zorder": 4}
-            factor = "" if one.scale == 1 else f" x {one.scale:.3g}"
-            axes.plot(x, one.reference[order], label=f"{name}{factor}", **dash)
-            lowest, heading = min(lowest, float(np.nanmin(one.reference))), f"{heading} · {one.angle:.1f}°"
-        axes.set(title=heading, xlabel=label, ylabel=value_label(found.unit))
+            factor = "" if comparison.scale == 1 else f" x {comparison.scale:.3g}"
+            axes.plot(x, comparison.reference[order], label=f"{name}{factor}", **dash)
+            lowest = min(lowest, float(np.nanmin(comparison.reference)))
+            heading = f"{heading} · {comparison.angle:.1f}°"
+        axes.set(title=heading, xlabel=label, ylabel=value_label(estimate.unit))
         axes.set_ylim(bottom=min(0.0, lowest))
         axes.legend(fontsize=8)
     return figure

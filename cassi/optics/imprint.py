@@ -67,7 +67,7 @@ def _matrices(length: int, moves: Sequence[float], device: torch.device) -> Tens
 
 def _along(images: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
     """R and x C' for each image x of (B, H, W), to be multiplied."""
-    R, C = (one.expand(len(images), -1, -1) for one in (rows, columns))
+    R, C = (part.expand(len(images), -1, -1) for part in (rows, columns))
     return R, torch.bmm(images, C.mT)
 
 

@@ -51,7 +51,7 @@ def check_masks(m: Measurement) -> MaskCheck:
     """`check_mask` for a measurement; for several shots, the kind of the first mask that does not fit."""
     if nothing := no_scene_reason(m):
         return MaskCheck("no scene", nothing, {"as given": 0.0}, 0.0)
-    checks = [check_mask(one.y, one.mask, one.shifts, bad_pixels=one.bad_pixels) for one in m.each_shot]
+    checks = [check_mask(shot.y, shot.mask, shot.shifts, bad_pixels=shot.bad_pixels) for shot in m.each_shot]
     if len(checks) == 1:
         return checks[0]
     scores = {f"shot {k}, {name}": score for k, check in enumerate(checks, 1) for name, score in check.scores.items()}

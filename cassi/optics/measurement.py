@@ -126,7 +126,7 @@ class Measurement:
         """The K shots as separate measurements; (self,) if there is only one."""
         if self.shots is None:
             return (self,)
-        bad, even = ([None] * self.shots if one is None else one for one in (self.bad_pixels, self.sensitivity))
+        bad, even = ([None] * self.shots if maps is None else maps for maps in (self.bad_pixels, self.sensitivity))
         return tuple(
             replace(self, y=self.y[..., k, :, :], mask=self.mask[k], bad_pixels=bad[k], sensitivity=even[k], shots=None)
             for k in range(self.shots)
@@ -165,7 +165,7 @@ def camera_difference(measurements: Sequence[Measurement]) -> str:
     """What the camera of the first measurement and that of another have unlike, in words; empty if all share one."""
     first, stated = measurements[0], next((m for m in measurements if m.wavelengths is not None), measurements[0])
     for k, m in enumerate(measurements[1:], start=2):
-        one, nm = first.source or "measurement 1", m.wavelengths
+        name, nm = first.source or "measurement 1", m.wavelengths
         if m.mask.shape != first.mask.shape:
             what = f"masks of {_sizes(first.mask)} and {_sizes(m.mask)} values"
         elif not np.array_equal(m.mask, first.mask):
@@ -175,10 +175,10 @@ def camera_difference(measurements: Sequence[Measurement]) -> str:
         elif not same_values(m.sensitivity, first.sensitivity) or m.mask_error != first.mask_error:
             what = "different sensitivities of the detector, or errors of the mask,"
         elif nm is not None and stated.wavelengths is not None and not np.array_equal(nm, stated.wavelengths):
-            one, what = stated.source or one, "different wavelengths"
+            name, what = stated.source or name, "different wavelengths"
         else:
             continue
-        return f"{one} and {m.source or f'measurement {k}'} have {what}"
+        return f"{name} and {m.source or f'measurement {k}'} have {what}"
     return ""
 
 
@@ -201,16 +201,16 @@ def join_shots(shots: Sequence[Measurement]) -> Measurement:
         raise InputError("no shots; give one measurement per shot")
     first = shots[0]
     for k, shot in enumerate(shots[1:], start=2):
-        for name, one, other in (
+        for name, expected, stated in (
             ("snapshot", first.y.shape, shot.y.shape),
             ("mask", first.mask.shape, shot.mask.shape),
             ("shifts", tuple(first.shifts), tuple(shot.shifts)),
             ("counts per unit", first.scale, shot.scale),
         ):
-            if one != other:
+            if expected != stated:
                 raise InputError(
-                    f"the shots of one scene must be alike, shot 1 ({first.source}) has {name} {one}, shot {k} "
-                    f"({shot.source}) {other}; give shots of one camera, of one size and scale"
+                    f"the shots of one scene must be alike, shot 1 ({first.source}) has {name} {expected}, shot {k} "
+                    f"({shot.source}) {stated}; give shots of one camera, of one size and scale"
                 )
 
         if not same_bands(first.wavelengths, shot.wavelengths):
@@ -252,14 +252,14 @@ def no_scene_reason(m: Measurement) -> str:
 
     No scene can make them equal, because fewer bands reach the ends of the detector. For a stack, all snapshots count.
     """
-    for one in m.each_shot:
-        values = one.y.reshape(-1, one.y.shape[-2] * one.y.shape[-1])
-        if one.bad_pixels is not None:
-            values = values[:, ~one.bad_pixels.reshape(-1)]
+    for shot in m.each_shot:
+        values = shot.y.reshape(-1, shot.y.shape[-2] * shot.y.shape[-1])
+        if shot.bad_pixels is not None:
+            values = values[:, ~shot.bad_pixels.reshape(-1)]
         low, high = values.min(axis=1), values.max(axis=1)
         if np.all(high - low <= ROUNDING * np.maximum(np.abs(low), np.abs(high))):
-            if not values.any() and one.bad_pixels is not None and one.bad_pixels.any():
-                return f"no light is left: {one.bad_pixels.mean():.0%} of the pixels are excluded as bad or saturated"
+            if not values.any() and shot.bad_pixels is not None and shot.bad_pixels.any():
+                return f"no light is left: {shot.bad_pixels.mean():.0%} of the pixels are excluded as bad or saturated"
             if not values.any():
                 return "the snapshot is black: no light reached it"
             return f"the snapshot is {high[0]:g} everywhere and shows no scene"

@@ -136,11 +136,11 @@ def _filters(pattern: Matrix | Sequence[Sequence[int]]) -> np.ndarray:
     P = np.asarray(pattern)
     if P.ndim != 2 or P.size == 0 or P.dtype.kind not in "biuf" or not np.array_equal(P, np.rint(P)):
         raise InputError(f"a pattern of filters must be (p, q) whole numbers, got {P.dtype} {P.shape}")
-    found = np.unique(P)
-    if not np.array_equal(found, np.arange(len(found)) + (found[0] == 1)):
-        given = ", ".join(f"{k:g}" for k in found[:20])
+    numbers = np.unique(P)
+    if not np.array_equal(numbers, np.arange(len(numbers)) + (numbers[0] == 1)):
+        given = ", ".join(f"{k:g}" for k in numbers[:20])
         raise InputError(f"a pattern numbers its filters from 0 or 1 on without gaps, got {given}; number them so")
-    return P.astype(np.int64) - int(found[0] == 1)
+    return P.astype(np.int64) - int(numbers[0] == 1)
 
 
 def _matrix(name: str, values: Matrix) -> np.ndarray:

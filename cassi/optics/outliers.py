@@ -74,7 +74,7 @@ def remove_impulses(m: Measurement) -> Measurement:
     spread = len({round(d) for d in m.shifts})  # detector pixels lit by one scene point
     votes = np.zeros(pixels, np.int64)
     for frame in frames:
-        outliers = [impulses(one, spread) for one in frame.reshape(-1, *pixels[-2:])]
+        outliers = [impulses(snapshot, spread) for snapshot in frame.reshape(-1, *pixels[-2:])]
         votes += np.stack(outliers).reshape(pixels)
     known = np.zeros(votes.shape, bool) if m.bad_pixels is None else m.bad_pixels
     new = (2 * votes > len(frames)) & ~known

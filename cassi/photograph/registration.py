@@ -61,7 +61,7 @@ def register(picture: Tensor, A: Camera, y: Tensor, cube: Tensor, R: Tensor) -> 
         for step in (4.0, 2.0) if min(reference.shape[-2:]) >= 64 else (2.0,):
             pose = _refine(picture, reference, pose, step)
         candidates.append(fit_to_snapshot(picture, pose, A, y, cube, R))
-    pose, _ = min(candidates, key=lambda one: one[1])
+    pose, _ = min(candidates, key=lambda candidate: candidate[1])
     pose, _ = fit_to_snapshot(picture, _refine(picture, reference, pose, 1.0), A, y, cube, R)
     return Registered(pose, _correlation(picture, reference, pose))
 
@@ -88,7 +88,7 @@ def _search_grid(picture: Tensor, reference: Tensor, nominal: float) -> list[Sim
             flat = int(near.argmax())
             i, j = flat // near.shape[1] - reach[0], flat % near.shape[1] - reach[1]
             poses.append((float(near.max()), Similarity(float(scale), float(angle), i * step, j * step)))
-    poses.sort(key=lambda one: -one[0])
+    poses.sort(key=lambda candidate: -candidate[0])
     return [pose for _, pose in poses[:CANDIDATES]]
 
 

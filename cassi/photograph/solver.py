@@ -119,7 +119,7 @@ def _place(side: SidePicture, A: Camera, y: Tensor, cube: Tensor, wavelengths: n
     if side.linear is not None:
         return place(p if side.linear else decode_srgb(p), "")
     interpretations = (place(p, "as linear"), place(decode_srgb(p), "as coded for a display"))
-    best = min(interpretations, key=lambda one: one.misfit)
+    best = min(interpretations, key=lambda placed: placed.misfit)
     limit = TONE_GAIN * best.misfit
     for _ in range(2):  # again at the pose found with the curve
         picture = _apply_tone_curve(p, best, cube)

@@ -152,6 +152,7 @@ def scale_masks(camera: Camera, light: Tensor) -> Camera | None:
     if isinstance(camera, CASSI | BlurredCASSI) and camera.mask.shape[-2:] == light.shape:
         return replace(camera, mask=camera.mask * light)
     if isinstance(camera, MultiShot):
-        shots = [shot for one in camera.shots if isinstance(shot := scale_masks(one, light), CASSI | BlurredCASSI)]
+        scaled = [scale_masks(shot, light) for shot in camera.shots]
+        shots = [shot for shot in scaled if isinstance(shot, CASSI | BlurredCASSI)]
         return replace(camera, shots=tuple(shots)) if len(shots) == camera.num_shots else None
     return None

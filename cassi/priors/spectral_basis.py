@@ -128,9 +128,9 @@ def resolution(basis: Tensor, wavelengths: np.ndarray) -> np.ndarray:
                 share = (line[last] - line[c] / 2) / (line[last] - line[beyond])
                 ends.append(abs(nm[last] + share * (nm[beyond] - nm[last]) - nm[c]))
         widths[c] = 2 * float(np.mean(ends)) if ends else np.ptp(nm)
-    found = np.empty(len(nm))
-    found[order] = np.maximum(widths, gaps)
-    return found
+    spans = np.empty(len(nm))
+    spans[order] = np.maximum(widths, gaps)
+    return spans
 
 
 def analyse(x: Tensor, basis: Tensor) -> Tensor:

@@ -67,7 +67,7 @@ class ReadWindow:
 
     def __call__(self, path: str | tuple[str, ...], frames: int | None = None) -> Measurement:
         if frames is None:
-            reads = [partial(self.read, one) for one in ((path,) if isinstance(path, str) else path)]
+            reads = [partial(self.read, file) for file in ((path,) if isinstance(path, str) else path)]
         else:
             reads = [
                 partial(self.read, path, frames=s) for s in (frames, *neighbor_indices(frames, self.count, self.reach))

@@ -25,14 +25,14 @@ def optical_flow(reference: Tensor, moved: Tensor, *, window: float = WINDOW) ->
     while min(scales[-1][0].shape[-2:]) >= 2 * MIN_SIDE:
         scales.append((_halve(scales[-1][0]), _halve(scales[-1][1])))
     v = reference.new_zeros(2, *scales[-1][0].shape[-2:])
-    for one, other in reversed(scales):
-        if v.shape[-2:] != one.shape[-2:]:
-            growth = [n / m for n, m in zip(one.shape[-2:], v.shape[-2:], strict=True)]
-            v = F.interpolate(v[None], one.shape[-2:], mode="bilinear", align_corners=False)[0]
+    for image, target in reversed(scales):
+        if v.shape[-2:] != image.shape[-2:]:
+            growth = [n / m for n, m in zip(image.shape[-2:], v.shape[-2:], strict=True)]
+            v = F.interpolate(v[None], image.shape[-2:], mode="bilinear", align_corners=False)[0]
             v = v * v.new_tensor(growth).view(2, 1, 1)
-        eps = 1e-3 * float(one.square().mean()) + torch.finfo(one.dtype).tiny
+        eps = 1e-3 * float(image.square().mean()) + torch.finfo(image.dtype).tiny
         for _ in range(STEPS):
-            v = v + _update(one, warp(other, v), window, eps)
+            v = v + _update(image, warp(target, v), window, eps)
     return v
 
 
@@ -41,7 +41,7 @@ def _update(reference: Tensor, moved: Tensor, window: float, eps: float) -> Tens
     gi, gj = torch.gradient(moved, dim=(-2, -1))
     misfit = reference - moved
     sums = [(gi * gi), (gi * gj), (gj * gj), (gi * misfit), (gj * misfit)]
-    a, b, c, p, q = gaussian_blur(torch.stack([one.sum(0) for one in sums]), window)
+    a, b, c, p, q = gaussian_blur(torch.stack([terms.sum(0) for terms in sums]), window)
     a, c = a + eps, c + eps
     det = a * c - b * b
     step = torch.stack([(c * p - b * q) / det, (a * q - b * p) / det])

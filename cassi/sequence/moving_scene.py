@@ -54,10 +54,10 @@ class MovingScene(Camera):
 
     def adjoint(self, y: Tensor) -> Tensor:
         """x = sum_s W_s^T Phi^T y_s, see `Camera.adjoint`."""
-        each = self.check_measurement(y).unbind(-len(self.measurement_shape))
+        snapshots = self.check_measurement(y).unbind(-len(self.measurement_shape))
         x = y.new_zeros((*y.shape[: -len(self.measurement_shape)], *self.cube_shape))
-        for move, one in zip(self._moves, each, strict=True):
-            back = self.camera.adjoint(one.contiguous())
+        for move, snapshot in zip(self._moves, snapshots, strict=True):
+            back = self.camera.adjoint(snapshot.contiguous())
             x += back if move is None else displace(back, move[1])
         return x
 

@@ -123,8 +123,8 @@ def reconstruct_multi_frame(
     try:
         for stage in chain:
             if not watch.over:
-                one, its = (first, plan.problem(first.y)) if stage.per_frame else (split, problem)
-                new = stage.run(one.A_train, one.y_train, its, new, watch)
+                pixels, task = (first, plan.problem(first.y)) if stage.per_frame else (split, problem)
+                new = stage.run(pixels.A_train, pixels.y_train, task, new, watch)
         accepted = not watch.over and accepts(split.verdict(new.x), split.verdict(state.x))
     except FloatingPointError:  # a network may diverge on unusual input
         accepted = False

@@ -42,7 +42,7 @@ def simulate(
     if shots == 1:
         y = CASSI(masks, tuple(shifts)).forward(cube)
     else:
-        y = MultiShot(tuple(CASSI(one, tuple(shifts)) for one in masks)).forward(cube)
+        y = MultiShot(tuple(CASSI(mask, tuple(shifts)) for mask in masks)).forward(cube)
     return detect(y, full_well=full_well, read_noise=read_noise, bit_depth=bit_depth, generator=generator)
 
 

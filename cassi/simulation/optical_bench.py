@@ -174,7 +174,7 @@ def write_bench(folder: PathLike, bench: Bench) -> list[Path]:
         raise InputError(f"{whole}: exists and is not an empty folder; choose another name")
     whole.parent.mkdir(parents=True, exist_ok=True)
     named = {"dark": bench.dark, "flat": bench.flat, "mask": bench.mask_frames}
-    pictures = {f"{kind}_{number:02d}": one for kind, frames in named.items() for number, one in enumerate(frames, 1)}
+    pictures = {f"{kind}_{k:02d}": frame for kind, frames in named.items() for k, frame in enumerate(frames, 1)}
     y = bench.snapshot.astype(np.float32)
     design = Measurement(y, bench.design, bench.shifts, unit="counts")
     truth = Measurement(y, bench.mask, bench.shifts, bench.wavelengths, cube=bench.cube, unit="counts")
