@@ -226,32 +226,32 @@ def read_report(path: PathLike, *, frame: int = 0) -> ReportData:
     container = open_container(Path(path))
     if container.format != "HDF5":
         raise InputError(f"{path}: is {container.format}, expected a result in HDF5; write the result as .h5")
-    found = {entry.name: entry for entry in container.entries if entry.dtype is not None}
-    if "mask" in found and not container.is_result:
+    entries = {entry.name: entry for entry in container.entries if entry.dtype is not None}
+    if "mask" in entries and not container.is_result:
         what = "this is a measurement, not the result of a run; reconstruct it first"
         raise InputError(f"{path}: {what}", kind="measurement")
-    if "cube" not in found or len(found["cube"].shape) not in (3, 4):
+    if "cube" not in entries or len(entries["cube"].shape) not in (3, 4):
         what = f"no cube (C, H, W) in it, expected the result of a run; found {container.listing()}"
-        raise InputError(f"{path}: {what}", kind="no result" if "cube" not in found else "")
-    frames = found["cube"].shape[:-3]
+        raise InputError(f"{path}: {what}", kind="no result" if "cube" not in entries else "")
+    frames = entries["cube"].shape[:-3]
     if not 0 <= frame < (frames[0] if frames else 1):
         raise InputError(f"{path}: no frame {frame}, the file holds {frames[0] if frames else 1}; count from 0")
     with damage_as_input_error(Path(path), "a result"):
 
         def numbers(name: str) -> Array | None:
-            return np.ravel(container.read(found[name])).astype(np.float64) if name in found else None
+            return np.ravel(container.read(entries[name])).astype(np.float64) if name in entries else None
 
         columns = [column for name in Record._fields if (column := numbers(f"history/{name}")) is not None]
         rows = zip(*columns, strict=True) if len(columns) == len(Record._fields) else ()
         parts: dict[str, Any] = {
-            name: _Stored(container, found[name], rank, frame)
+            name: _Stored(container, entries[name], rank, frame)
             for name, rank in RANKS.items()
-            if name in found and len(found[name].shape) in (rank, rank + 1)
+            if name in entries and len(entries[name].shape) in (rank, rank + 1)
         }
         parts |= {name: parts[name][:, :] for name in ("measurement", "residual") if name in parts}
         parts["history"] = [Record(int(k), float(s), float(r), float(c)) for k, s, r, c in rows]
-        bands = found["cube"].shape[-3]
-        nm = read_wavelengths(container, found["wavelengths"], bands) if "wavelengths" in found else None
+        bands = entries["cube"].shape[-3]
+        nm = read_wavelengths(container, entries["wavelengths"], bands) if "wavelengths" in entries else None
         parts |= {"wavelengths": nm, "title": Path(path).name, "source": os.fspath(path)}
         facts = {name: _from_json(value) for name, value in container.attributes.items()}
         try:
