@@ -1,5 +1,6 @@
 """Tiles: which detector pixels a block may use, the windows, and tiled against whole frames."""
 
+import errno
 import json
 import re
 from dataclasses import replace
@@ -15,12 +16,15 @@ from cassi import CASSI, reconstruct, reconstruct_tiled
 from cassi.calibration.camera_as_found import FoundCamera, read_found_mask
 from cassi.calibration.camera_model import CameraModel
 from cassi.choice.adaptation import Adapt
+from cassi.choice.automatic import window
 from cassi.choice.stages import STRIDE, STRIDE_OF_SEVERAL
 from cassi.cli.main import script
 from cassi.files import OutputError, read_cube, write_measurement
+from cassi.files.cubes import turn
 from cassi.looking.report_data import read_report
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.cropping import crop
+from cassi.optics.imprint import imprint_on
 from cassi.optics.measurement import Measurement
 from cassi.priors.learned import MULTIPLE
 from cassi.running import tiling
@@ -158,6 +162,34 @@ def test_tiles_are_solved_with_the_camera_that_is_found(tmp_path, monkeypatch):
         np.testing.assert_array_equal(file["mask_given"][:], moved.numpy())
     made = read_found_mask(tmp_path / "found.h5")
     assert made.shape == found.mask.shape and np.abs(made - found.mask)[:, :-1].max() < 1e-5
+
+
+def test_a_cube_in_a_file_is_told_of_as_one_in_memory(tmp_path, monkeypatch):
+    """Its residual by strips, imprint and texture of its most telling part; neither is the file left behind."""
+    A, y, _ = frame()
+    m = measurement(A, y)
+    for module in ("cassi.choice.automatic", "cassi.running.tiling"):
+        monkeypatch.setattr(f"{module}.{'WINDOW' if 'choice' in module else 'STRIP'}", 40)
+    result = reconstruct_tiled(m, tmp_path / "cube.h5", tile=48, num_iters=5, camera="as-given", device="cpu")
+    torch.testing.assert_close(result.residual_image, y - A.forward(result.cube), rtol=0, atol=1e-5)
+    part = window(A, y)
+    assert result.imprint == pytest.approx(imprint_on(result.cube[:, *part], crop(A, y, *part)[0]))
+    np.testing.assert_array_equal(result.cube.numpy(), read_cube(tmp_path / "cube.h5")[0])
+    assert [path.name for path in tmp_path.iterdir()] == ["cube.h5"]
+    turned = reconstruct_tiled(
+        m, tmp_path / "turned.h5", tile=48, num_iters=5, camera="as-given", device="cpu", turn_result="90"
+    )
+    np.testing.assert_array_equal(turned.cube.numpy(), turn(result.cube.numpy(), "90"))
+
+
+def test_a_drive_that_cannot_hold_the_cube_is_known_at_once(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    A, y, _ = frame()
+    refused(reconstruct_tiled, measurement(A, y), tmp_path / "a.h5", error=OutputError, tile=48, num_iters=2)
+    assert not list(tmp_path.iterdir())
 
 
 def test_errors(tmp_path):

@@ -23,10 +23,17 @@ from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
 from cassi.running import pipeline
 from cassi.running.tiled_file import reconstruct_tiled
-from cassi.running.white import MAX_COLORED, MAX_UNEVEN, reflectance, unevenness, white_concerns
+from cassi.running.white import MAX_COLORED, MAX_UNEVEN, light_of, reflectance as divide, unevenness, white_concerns
 from cassi.simulation.scene import procedural_scene
 
 C, SIZE = 6, 48
+
+
+def reflectance(scene, white, **how):
+    """Of copies, as cubes are divided in their place."""
+    own = replace(scene, cube=scene.cube.clone())
+    own = own if own.uncertainty is None else replace(own, uncertainty=own.uncertainty.clone())
+    return divide(own, light_of(white.cube.clone(), white.imprint), **how)
 
 
 @pytest.fixture(scope="module")
@@ -161,9 +168,10 @@ def test_light_is_told_from_pictures(seed):
 
 
 def test_what_speaks_against_a_reflectance():
-    light = np.linspace(1, 2, C)
-    assert white_concerns(light, 0.0, None) == ()
-    (first, second) = white_concerns(np.where(np.arange(C) == 0, 0.1, light), 0.01, None)
+    light, cube = torch.linspace(1, 2, C).view(-1, 1, 1).repeat(1, 10, 10), torch.ones(C, 10, 10)
+    assert white_concerns(light, cube, None) == ()
+    light[0], cube[:, 5, 5] = 0.1, 1.3
+    (first, second) = white_concerns(light, cube, None)
     assert "little light in 1 of 6 bands (1)" in first and "values are above 1.2" in second
 
 

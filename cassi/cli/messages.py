@@ -9,15 +9,14 @@ from typing import Any
 from cassi.cli.reading import Task
 from cassi.cli.shell import say, warn
 from cassi.errors import InputError, Note
-from cassi.files import describe, read_cube
+from cassi.files import describe
 from cassi.kernels.dispatch import pick_device
 from cassi.looking.metrics import score
 from cassi.looking.report_data import MAX_SCORED
 from cassi.optics.measurement import Measurement, no_scene_reason
 from cassi.running.arguments import open_files
 from cassi.running.pipeline import Listener, check
-from cassi.running.result import Finished, Reconstruction
-from cassi.running.tiled_file import TiledResult
+from cassi.running.result import Reconstruction
 from cassi.settings import Progress, Settings
 from cassi.solvers.loop import ENDED
 
@@ -49,7 +48,7 @@ def describe_measurement(args: argparse.Namespace, m: Measurement, *, many: bool
         warn(args, note) if Note(note).kind == "too many" else inform(args, note)
 
 
-def describe_result(result: Finished) -> list[str]:
+def describe_result(result: Reconstruction) -> list[str]:
     """What was found and chosen, a line each for camera and method; of a stack, for its first frame."""
     outcome, found = result.outcomes[0], result.camera
     camera = [] if found is None else [found.message if outcome.plan is None else found.optics]
@@ -65,22 +64,18 @@ def describe_result(result: Finished) -> list[str]:
     return [*lines, f"solver: {outcome.solver}, {listed}; the run {ended}"]
 
 
-def scores_line(result: Finished) -> str:
-    """How close the cube comes to the truth where that is known; of tiles, if it is not huge."""
+def scores_line(result: Reconstruction) -> str:
+    """How close the cube comes to the truth where that is known, if it is not huge."""
     m = result.measurement
-    cube: Any = None
-    truth, mean_band = (None, None) if m is None else (m.cube, m.mean_band)
-    if isinstance(result, Reconstruction):
-        cube = result.cube.cpu()
-    elif isinstance(result, TiledResult) and truth is not None and truth.size <= MAX_SCORED:
-        cube, _ = read_cube(result.path)
+    if m is None or result.cube.numel() > MAX_SCORED:
+        return ""
     units = {
         "psnr": "PSNR {:.2f} dB (peak 1, clipped)",
         "ssim": "SSIM {:.3f}",
         "sam": "SAM {:.2f} deg",
         "mean_band_psnr": "mean-band PSNR {:.2f} dB (peak 1, clipped)",
     }
-    scores: dict[str, Any] = {} if cube is None else score(cube, truth=truth, mean_band=mean_band)
+    scores: dict[str, Any] = score(result.cube.cpu(), truth=m.cube, mean_band=m.mean_band)
     return ", ".join(units[name].format(value) for name, value in scores.items())
 
 

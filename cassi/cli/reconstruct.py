@@ -13,6 +13,7 @@ from cassi.cli.reading import Task, make_task, provenance
 from cassi.cli.shell import say, warn
 from cassi.errors import InputError, OutputError, import_extra
 from cassi.files.atomic import check_place
+from cassi.files.cube_store import check_store
 from cassi.files.writing import Attributes
 from cassi.kernels.dispatch import pick_device, unused_gpu
 from cassi.looking.report_data import ReportData, read_report, report_of
@@ -23,7 +24,7 @@ from cassi.running.many import SolveWith, read_record
 from cassi.running.pipeline import Listener, reconstruct_measurement
 from cassi.running.plan_file import save_plan
 from cassi.running.progress import StepBar, expected_steps, tiled_steps
-from cassi.running.result import Finished, Reconstruction, write_result
+from cassi.running.result import Reconstruction, write_result
 from cassi.running.tiled_file import tile_measurement
 from cassi.settings import Settings
 
@@ -155,8 +156,7 @@ def run_single(args: argparse.Namespace, task: Task, figures: Path | None, finge
             messages.inform(args, f"the plan is written: {args.save_plan}")
         scores, made = messages.scores_line(result), list[str]()
         if figures is not None or task.report is not None:
-            data = report_of(result) if isinstance(result, Reconstruction) else read_report(task.output)
-            made = draw(args, task, data, figures, scores, steps)
+            made = draw(args, task, report_of(result), figures, scores, steps)
     said = ", ".join(filter(None, (f"residual {result.residual:.2%}, {result.seconds:.1f} s", scores)))
     say(args, f"{said} -> {', '.join([str(task.output), *made])}")
     return code
@@ -166,35 +166,33 @@ def steps_of(
     args: argparse.Namespace, task: Task, settings: Settings, figures: Path | None, frames: int = 1
 ) -> list[str]:
     """The steps of a run on one snapshot, or a stack."""
-    solving = tiled_steps(settings) if args.tile is not None else [*expected_steps(settings, frames), "write"]
-    return ["read", *solving, *(["draw"] if figures else []), *(["report"] if task.report else [])]
+    solving = expected_steps(settings, frames) if args.tile is None else tiled_steps(settings)
+    return ["read", *solving, "write", *(["draw"] if figures else []), *(["report"] if task.report else [])]
 
 
 def solve_and_write(
     args: argparse.Namespace, task: Task, m: Measurement, settings: Settings, steps: StepBar, attributes: Attributes,
     stamps: Stamps,
-) -> Finished:  # fmt: skip
+) -> Reconstruction:  # fmt: skip
     """The cube in its file, and what is printed of it."""
     listener: Listener = messages.listener_of(args, steps)
-    result: Finished
-    if args.tile is not None:
-        result = tile_measurement(
-            m, task.output, settings, listener, tile=args.tile, attributes=attributes, overwrite=args.overwrite
-        )
-    else:
+    if args.tile is None:
         result = reconstruct_measurement(m, settings, listener)
-        steps("write")
-        if changed := changed_since(stamps):
-            warn(args, f"{changed}; this result does not count as finished")
-            attributes = {**attributes, "fingerprint": ""}
-        write_result(task.output, result, attributes=attributes, overwrite=args.overwrite)
+    else:
+        folder = check_store(task.output, args.overwrite).parent
+        result = tile_measurement(m, settings, listener, folder=folder, tile=args.tile)
+    steps("write")
+    if changed := changed_since(stamps):
+        warn(args, f"{changed}; this result does not count as finished")
+        attributes = {**attributes, "fingerprint": ""}
+    write_result(task.output, result, attributes=attributes, overwrite=args.overwrite)
     for line in messages.describe_result(result):
         messages.inform(args, line)
     messages.inform(args, f"the cube is written: {task.output}")
     return result
 
 
-def save_camera(args: argparse.Namespace, result: Finished) -> int:
+def save_camera(args: argparse.Namespace, result: Reconstruction) -> int:
     """Write the camera where --save-camera says; the exit code. The result stands, whatever becomes of it."""
     if not args.save_camera or result.camera is None:
         return 0

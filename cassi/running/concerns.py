@@ -9,7 +9,7 @@ from torch import Tensor
 from cassi.choice.doubts import CONCERN, bend_warnings, fit_warnings, imprint_warnings, texture_warnings
 from cassi.errors import Note
 from cassi.optics.measurement import MAX_TRANSMISSION, Measurement
-from cassi.running.result import Finished
+from cassi.running.result import Reconstruction
 
 MAX_NEGATIVE = 0.05  # of the light; with the right black level real captures, noise and all, have 0.01
 MAX_EXCLUDED = 0.1  # of the detector pixels: half of them saturated cost 9 dB
@@ -105,7 +105,7 @@ def _stated_noise(m: Measurement, black: float = 0.0) -> float | None:
     return noise / signal if signal > 0 else math.inf
 
 
-def result_concerns(result: Finished) -> tuple[str, ...]:
+def result_concerns(result: Reconstruction) -> tuple[str, ...]:
     """All that speaks against a result, but for a wrong mask, of which the rest follows.
 
     Another solver or a short run leave more of the snapshot, and an imprint, anyway.

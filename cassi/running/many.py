@@ -46,6 +46,7 @@ from cassi.running.progress import StepBar
 from cassi.running.reconstruct import reconstruct
 from cassi.running.result import Reconstruction, write_result
 from cassi.running.turns import Turns
+from cassi.running.white import Light
 from cassi.settings import PathLike, Settings
 from cassi.solvers.loop import Monitor, Record
 
@@ -114,7 +115,7 @@ class SolveWith:
     camera: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_lights", Once[Reconstruction]())  # of the white reference, no part of the value
+        object.__setattr__(self, "_lights", Once[Light]())  # of the white reference, no part of the value
 
     def __call__(
         self, m: Measurement, monitor: Monitor | None = None, frames: SolveFrames | None = None

@@ -11,8 +11,8 @@
     result = explain(result)                     what speaks against the result                  concerns.py
     write_result(path, result)                   the file                                        result.py
 
-Whole frames, tiles, frames of a sequence and photographs differ in `solve_frames` alone. Everything that is inferred or
-doubted on the way is among the notes of the result's measurement, in this order.
+Whole frames, tiles, frames of a sequence and photographs differ in `solve_frames` alone; the cube of tiles lies in a
+file. Everything that is inferred or doubted on the way is among the notes of the result's measurement, in this order.
 
 The way through, from the call to the arithmetic of a default run:
 
@@ -37,14 +37,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from cassi.calibration import found_camera
 from cassi.calibration.camera_as_found import FoundCamera
-from cassi.choice.automatic import reconstruct_auto, repeat_plans
+from cassi.choice.automatic import reconstruct_auto, repeat_plans, window
 from cassi.choice.by_name import solve_by_name
 from cassi.choice.doubts import CONCERN
 from cassi.choice.mirrors import Views
@@ -56,6 +56,7 @@ from cassi.evidence.texture import unresolved_bands
 from cassi.files.cubes import resampling
 from cassi.kernels.caller import undisturbed
 from cassi.kernels.dispatch import pick_device
+from cassi.optics.cropping import Block, crop
 from cassi.optics.detector import brightness
 from cassi.optics.imprint import imprint_on
 from cassi.optics.mask_match import compare_with_mask
@@ -67,9 +68,10 @@ from cassi.running.arguments import open_files, subtract_dark
 from cassi.running.concerns import bend_of, measurement_concerns, result_concerns
 from cassi.running.once import Once
 from cassi.running.progress import CAMERA, SIDE, WHITE, run_label
-from cassi.running.result import Finished, Reconstruction, as_wanted
+from cassi.running.result import Reconstruction, as_wanted
 from cassi.running.scene import Scene, prepare
-from cassi.running.white import MAX_REFLECTANCE, check_white, light_of, read_board, reflectance, white_concerns
+from cassi.running.tiling import residual_by_strips
+from cassi.running.white import Light, check_white, light_of, read_board, reflectance, white_concerns
 from cassi.settings import PathLike, Progress, Settings
 from cassi.solvers.loop import Monitor, relative_norm
 
@@ -104,18 +106,22 @@ def reconstruct_measurement(
     settings: Settings,
     listener: Listener = Listener(),
     solve: SolveFrames | None = None,
-    lights: Once[Reconstruction] | None = None,
+    lights: Once[Light] | None = None,
+    *,
+    in_file: bool = False,
 ) -> Reconstruction:
     """Reconstruct a measurement as the settings say, or a scene that is prepared already; by `solve_frames`, or one
-    that takes its place. `lights` keeps the white reference of several scenes through one camera."""
+    that takes its place, whose cubes may lie `in_file`. `lights` keeps the white reference of several scenes through
+    one camera."""
+    solve = solve or solve_frames
     start, settings = time.perf_counter(), open_files(settings)
     if isinstance(m, Measurement):
         m, settings = subtract_dark(m, settings)
         m = prepare_scene(check(m, settings, listener), settings, listener)
     light = None
     if isinstance(settings.white, Measurement):  # `open_files` has read its file; what is wrong with it shows first
-        light = (lights or Once()).get("white", partial(solve_white, m, settings.white, settings, listener))
-    result = assemble(m, (solve or solve_frames)(m, settings, listener, start), settings, start)
+        light = (lights or Once()).get("white", partial(solve_white, m, settings, listener, solve, in_file))
+    result = assemble(m, solve(m, settings, listener, start), settings, start, in_file=in_file)
     result = result if light is None else divide_by_white(result, light, settings, listener)
     return explain(as_wanted(result, settings, listener.inform), listener)
 
@@ -280,8 +286,14 @@ def with_scene_facts(outcome: Outcome, scene: Scene, k: int = 0) -> Outcome:
 
 
 @torch.no_grad()
-def assemble(scene: Scene, outcomes: list[Outcome], settings: Settings, start: float) -> Reconstruction:
-    """The result of all snapshots; the bands of a camera that was aligned are moved to where they belong."""
+def assemble(
+    scene: Scene, outcomes: Sequence[Outcome], settings: Settings, start: float, *, in_file: bool = False
+) -> Reconstruction:
+    """The result of all snapshots; the bands of a camera that was aligned are moved to where they belong.
+
+    Of a cube `in_file`, which may be larger than memory, the residual is taken by strips of rows, and imprint and
+    texture are those of its most telling part.
+    """
     A, y, found = scene.A, scene.y, scene.found
     single = y.ndim == len(A.measurement_shape)
 
@@ -293,58 +305,44 @@ def assemble(scene: Scene, outcomes: list[Outcome], settings: Settings, start: f
 
     cube = joined([one.result.x for one in outcomes])
     spreads = [one.uncertainty for one in outcomes if one.uncertainty is not None]
-    residual_image = y - A.forward(cube)
-    visibility = A.visibility() if spreads else None
-    first = cube if cube.ndim == 3 else cube[0]
-    imprint, bend = imprint_on(first, A), bend_of(y, residual_image)
+    residual_image = residual_by_strips(cast(Block, A), y, cube) if in_file else y - A.forward(cube)
+    first, seen_by = cube if single else cube[0], A
+    if in_file:
+        part = window(A, y) or tuple(slice(0, n) for n in first.shape[-2:])
+        first, seen_by = first[:, *part].to(y.device), crop(cast(Block, A), y, *part)[0]
+    order = ("stopped", "finished", "converged")
     return Reconstruction(
         cube=registered(cube),
         residual_image=residual_image,
         uncertainty=registered(joined(spreads)) if spreads else None,
-        visibility=visibility,
-        **vars(
-            finished(
-                scene,
-                outcomes,
-                relative_norm(residual_image, y),
-                settings,
-                start,
-                imprint,
-                bend,
-                unresolved_bands(first),
-            )
-        ),
-    )
-
-
-def finished(
-    scene: Scene, outcomes: Sequence[Outcome], residual: float, settings: Settings, start: float,
-    imprint: float | None = None, bend: float | None = None, unresolved: tuple[int, ...] = (),
-) -> Finished:  # fmt: skip
-    """What is known of a result, wherever its cube is kept."""
-    order = ("stopped", "finished", "converged")
-    return Finished(
+        visibility=A.visibility() if spreads and not in_file else None,
         wavelengths=scene.wavelengths,
         history=tuple(record for one in outcomes for record in one.result.history),
         status=min((one.result.status for one in outcomes), key=order.index),
-        residual=residual,
+        residual=relative_norm(residual_image, y),
         seconds=time.perf_counter() - start,
-        outcomes=tuple(outcomes),
+        outcomes=tuple(map(_without_cube, outcomes)),
         parameters=settings.as_dict() | scene.parameters,
         unit=scene.unit,
-        camera=scene.found,
-        imprint=imprint,
-        bend=bend,
-        unresolved=unresolved,
+        camera=found,
+        imprint=imprint_on(first, seen_by),
+        bend=bend_of(y, residual_image),
+        unresolved=unresolved_bands(first),
         measurement=scene.measurement,
         check=scene.check,
     )
 
 
-def prepare_white(
-    scene: Scene, white: Measurement, settings: Settings, listener: Listener
-) -> tuple[Scene, Settings, Listener]:
-    """A capture of a white reference, prepared for the camera and the settings of a scene."""
+def _without_cube(outcome: Outcome) -> Outcome:
+    nothing = outcome.result.x.new_zeros(())
+    return replace(outcome, result=replace(outcome.result, x=nothing), uncertainty=None)
+
+
+def solve_white(
+    scene: Scene, settings: Settings, listener: Listener, solve: SolveFrames, in_file: bool = False
+) -> Light:
+    """The light on a white reference, by the camera and the settings of a scene; InputError for one that is none."""
+    start, white = time.perf_counter(), cast(Measurement, settings.white)
     if (m := scene.measurement) is not None and not same_values(m.sensitivity, white.sensitivity):
         listener.warn(
             "snapshot and white reference state different sensitivities of detector pixels, or one states none: the "
@@ -354,30 +352,21 @@ def prepare_white(
     quiet = Listener(_prefixed(listener.progress, WHITE))
     camera = scene.found or ("as-given" if settings.searches else settings.camera)
     same = replace(settings.without_white(), uncertainty=False, side=None, camera=camera)
-    return prepare_scene(replace(white, check=scene.check), same, quiet), same, quiet
+    prepared = prepare_scene(replace(white, check=scene.check), same, quiet)
+    found = assemble(prepared, solve(prepared, same, quiet, start), same, start, in_file=in_file)
+    return Light(light_of(found.cube, found.imprint), white.source)
 
 
-def solve_white(scene: Scene, white: Measurement, settings: Settings, listener: Listener) -> Reconstruction:
-    """The cube of a white reference by the camera and the settings of a scene; InputError for one that is none."""
-    start = time.perf_counter()
-    prepared, same, quiet = prepare_white(scene, white, settings, listener)
-    light = assemble(prepared, solve_frames(prepared, same, quiet, start), same, start)
-    light_of(light.cube.double().cpu().numpy(), light.imprint)
-    return light
-
-
-def divide_by_white(
-    result: Reconstruction, light: Reconstruction, settings: Settings, listener: Listener
-) -> Reconstruction:
-    """The result as reflectance, by the cube of a white reference."""
-    source = "" if light.measurement is None else f" {light.measurement.source}"
-    listener.inform(f"divided by the light on the white reference{source}: the cube is reflectance")
+def divide_by_white(result: Reconstruction, light: Light, settings: Settings, listener: Listener) -> Reconstruction:
+    """The result as reflectance, by the light on a white reference."""
+    listener.inform(
+        f"divided by the light on the white reference {light.source}".rstrip() + ": the cube is reflectance"
+    )
     board, exposure, m = read_board(settings.white_reflectance), settings.exposure_ratio, result.measurement
-    result = reflectance(result, light, board=board, exposure=exposure)
+    result = reflectance(result, light.values, board=board, exposure=exposure)
     if m is None:
         return result
-    share = float((result.cube > MAX_REFLECTANCE).float().mean())
-    against = white_concerns(light.cube.double().mean((1, 2)).cpu().numpy(), share, result.wavelengths)
+    against = white_concerns(light.values, result.cube, result.wavelengths)
     m = with_concerns(m, [Note(text, CONCERN) for text in against], listener)
     return replace(result, measurement=replace(m, cube=None, mean_band=None))  # what is known of the truth is radiance
 
@@ -386,10 +375,7 @@ def _prefixed(progress: Progress, prefix: str) -> Progress:
     return lambda step, share: progress(prefix + step, share)
 
 
-AnyResult = TypeVar("AnyResult", bound=Finished)
-
-
-def explain(result: AnyResult, listener: Listener) -> AnyResult:
+def explain(result: Reconstruction, listener: Listener) -> Reconstruction:
     """The result with its comparison with the mask, and what speaks against it, among the notes of its measurement."""
     concerns, m = result_concerns(result), result.measurement
     for text in concerns:

@@ -16,7 +16,7 @@ from cassi.choice.plan import Plan
 from cassi.errors import Note
 from cassi.files import write_cube
 from cassi.files.atomic import PathLike
-from cassi.files.cubes import resample, resampling, turn
+from cassi.files.cubes import TURNS, resample, resampling, turn
 from cassi.optics.measurement import MaskCheck, Measurement, any_bad
 from cassi.priors.spectral_basis import resolution, smooth_basis
 from cassi.settings import Settings
@@ -28,16 +28,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Finished:
-    """How a cube came about, wherever the cube is kept.
+class Reconstruction:
+    """A spectral cube and how it came about.
 
     Attributes:
+        cube: (C, H, W), or (N, C, H, W) for a stack of snapshots, float32, in the unit of the measurement per unit of
+            mask transmission; on the device it was computed on. That of tiles lies in a file without a name.
+        residual_image: y - Phi x like the measurement, in its unit; 0 at bad pixels.
+        uncertainty: like `cube`, in its unit, where it was asked for, else None: a standard deviation.
+        visibility: with it, (C, H, W): how much of each voxel the snapshot alone determines, 0 to 1
+            (`Camera.visibility`); the rest comes from the prior. None for cameras with blur, and of tiles.
         wavelengths: (C,) float64 [nm], or None where unknown.
-        history: one Record an iteration; for a stack the frames' records one after the other, each from iteration 1.
+        history: one Record an iteration; for a stack the frames' records one after the other, each from iteration 1;
+            in tiles one a tile, its residual over the detector pixels it was solved from.
         status: "converged", "finished" or "stopped"; for a stack the least finished of its frames'.
         residual: |y - Phi x| / |y| over the good detector pixels, y less its black level.
         seconds: wall time of the computation.
-        outcomes: what was chosen for each snapshot, and on what evidence.
+        outcomes: what was chosen for each snapshot, once for all tiles, and on what evidence; without cubes.
         parameters: every argument of the call, as given or by default; plain values.
         unit: of the cube, in words.
         camera: as it was found from the snapshot, or left; None where it was not searched for.
@@ -52,6 +59,10 @@ class Finished:
         turned: how cube and truth are turned against the detector, and in a file all pictures (`cassi.files.cubes`).
     """
 
+    cube: Tensor
+    residual_image: Tensor
+    uncertainty: Tensor | None = None
+    visibility: Tensor | None = None
     wavelengths: np.ndarray | None
     history: tuple[Record, ...]
     status: str
@@ -70,8 +81,9 @@ class Finished:
 
     @property
     def choice(self) -> dict[str, Any]:
-        """What was chosen, and on what evidence; plain values, one entry a decision."""
-        return self.outcomes[0].as_dict()
+        """What was chosen, and on what evidence; plain values, one entry a decision; for a stack under "frames"."""
+        each = [outcome.as_dict() for outcome in self.outcomes]
+        return each[0] if self.cube.ndim == 3 else {"frames": each}
 
     @property
     def plan(self) -> Plan | None:
@@ -156,32 +168,6 @@ class Finished:
             "resolution_nm": self.resolution,
             "turned": None if self.turned == "none" else self.turned,
         }
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Reconstruction(Finished):
-    """A spectral cube and how it came about.
-
-    Attributes:
-        cube: (C, H, W), or (N, C, H, W) for a stack of snapshots, float32, in the unit of the measurement per unit of
-            mask transmission; on the device it was computed on.
-        residual_image: y - Phi x like the measurement, in its unit; 0 at bad pixels.
-        uncertainty: like `cube`, in its unit, where it was asked for, else None: a standard deviation.
-        visibility: with it, (C, H, W): how much of each voxel the snapshot alone determines, 0 to 1
-            (`Camera.visibility`); the rest comes from the prior. None for cameras with blur.
-        wavelengths, history ... check: as of `Finished`.
-    """
-
-    cube: Tensor
-    residual_image: Tensor
-    uncertainty: Tensor | None = None
-    visibility: Tensor | None = None
-
-    @property
-    def choice(self) -> dict[str, Any]:
-        """What was chosen, and on what evidence; plain values, one entry a decision; for a stack under "frames"."""
-        each = [outcome.as_dict() for outcome in self.outcomes]
-        return each[0] if self.cube.ndim == 3 else {"frames": each}
 
     def save(self, path: PathLike, *, overwrite: bool = False) -> None:
         """Write the cube with its measurement, history and provenance to .h5, .mat or .tif; see `write_result`."""
@@ -271,13 +257,22 @@ def as_wanted(
         spread = None if spread is None else resample(spread, weights, spread=True)
         seen = None if seen is None else resample(seen, weights)
     if (how := settings.turn_result) != "none":
-        cube = turn(cube, how)
+        cube = turned(cube, how)
+        spread, seen = (None if one is None else turned(one, how) for one in (spread, seen))
         truth = None if truth is None else turn(truth, how)
-        spread = None if spread is None else turn(spread, how)
-        seen = None if seen is None else turn(seen, how)
         m = m if m is None or m.mean_band is None else replace(m, mean_band=turn(m.mean_band, how))
     m = None if m is None else replace(m, cube=truth)
     return replace(result, cube=cube, wavelengths=nm, uncertainty=spread, visibility=seen, measurement=m, turned=how)
+
+
+def turned(cube: Tensor, how: str) -> Tensor:
+    """`turn` a cube in its place, image by image, as it may be larger than memory."""
+    height, width = cube.shape[-2:]
+    size = (width, height) if TURNS[how][0] else (height, width)
+    images = cube.contiguous().view(-1, height, width)
+    for image in images:
+        image.view(size).copy_(turn(image, how))
+    return images.view(*cube.shape[:-2], *size)
 
 
 def _array(tensor: Tensor | None) -> np.ndarray | None:

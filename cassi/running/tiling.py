@@ -23,6 +23,7 @@ Solve = Callable[[Block, Tensor], Tensor]
 is known of each voxel besides lies below it, (2 C, h, w)."""
 
 REACH = 32  # [pixel] beyond which a prior is almost independent of its surroundings
+STRIP = 64  # rows of a large cube that are computed with at a time
 # Blocks begin and end at multiples of it [pixel], so that the non-local prior, with patches at every 4th or 5th pixel,
 # and the network, which halves its images, see in a tile what they see in the frame.
 GRID = math.lcm(STRIDE, STRIDE_OF_SEVERAL, MULTIPLE)
@@ -103,6 +104,17 @@ def solve_tiled(
         loop.record(values, residual=residual, change=0.0)
         report((k + 1) / len(tiles))
     return loop.result(y).history
+
+
+def residual_by_strips(A: Block, y: Tensor, cube: Tensor) -> Tensor:
+    """y - Phi x of a cube (C, H, W) that may be larger than memory; rows do not mix: a strip is a camera of its own."""
+    residual = torch.empty_like(y)
+    height, width = cube.shape[-2:]
+    for first in range(0, height, STRIP):
+        rows = slice(first, min(first + STRIP, height))
+        strip, seen = crop(A, y, rows, slice(0, width))
+        residual[..., rows, :] = seen - strip.forward(cube[:, rows].to(y.device))
+    return residual
 
 
 def _axis(length: int, tile: int, reach: int, light: int) -> Iterator[tuple[slice, slice, Tensor]]:

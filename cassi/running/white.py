@@ -3,10 +3,12 @@
 import math
 import os
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from scipy import ndimage
+from torch import Tensor
 
 from cassi.errors import InputError
 from cassi.evidence.judge import MAX_IMPRINT
@@ -24,7 +26,7 @@ MAX_UNEVEN, MAX_COLORED = 0.08, 0.025
 PARTS = 3  # of the spectrum, whose colors are compared
 WEAK = 0.1  # of the brightest band: with less light than that, reflectance is mostly noise
 MAX_REFLECTANCE, SOME = 1.2, 0.001  # the share of values above it that is worth a word
-DEGREE = 4  # of the polynomial of smooth light
+DEGREE, MAX_FITTED = 4, 1 << 20  # of the polynomial of smooth light, and pixels that it is fitted to
 DARK = 0.02  # of the brightest: where less light falls, nothing is said of the scene
 
 
@@ -50,18 +52,25 @@ def read_board(given: float | PathLike | Spectrum) -> float | Spectrum:
         return read_spectrum(given)
 
 
+class Light(NamedTuple):
+    """The light on a white reference, G * w (C, H, W) on the CPU, and the name of the file of its capture."""
+
+    values: Tensor
+    source: str
+
+
 def reflectance(
-    result: Reconstruction, white: Reconstruction, *, board: float | Spectrum = 1.0, exposure: float = 1.0
+    result: Reconstruction, light: Tensor, *, board: float | Spectrum = 1.0, exposure: float = 1.0
 ) -> Reconstruction:
-    """The cube as reflectance, by what a white reference sends back in its place.
+    """The cube as reflectance, by the light that a white reference sends back in its place.
 
         rho_c = R_c x_c / (E G * w_c)         0 where G * w_c < 0.02 max w
 
-    w is the cube of the reference and G a Gaussian of 8 pixels: light changes slowly over a field, noise does not.
+    Cube and uncertainty of `result` are divided in their place, as they may be larger than memory.
 
     Args:
         result: of the scene.
-        white: of the reference, by the same camera and under the same light.
+        light: G * w (C, H, W), see `light_of`, of the reference, by the same camera and under the same light.
         board: R, the reflectance of the reference: a number, or a table over wavelength, of which the mean over each
             band is taken (`cassi.files.tables.read_spectrum`).
         exposure: E, exposure time of the scene over that of the reference.
@@ -70,51 +79,51 @@ def reflectance(
         The reconstruction with cube and uncertainty [reflectance]; the rest is that of the scene's radiance.
 
     Raises:
-        InputError: cubes of different sizes, stacks; a reference that is black, or shows a picture; a reflectance or
-            exposure that cannot be, or a table that does not reach all bands.
+        InputError: cubes of different sizes, stacks; a reflectance or exposure that cannot be, or a table that does not
+            reach all bands.
     """
-    if result.cube.ndim != 3 or white.cube.shape != result.cube.shape:
+    if result.cube.ndim != 3 or light.shape != result.cube.shape:
         raise InputError(
             f"the white reference must be one snapshot of the scene's size, a cube {tuple(result.cube.shape)}, got "
-            f"{tuple(white.cube.shape)}; capture it with the same camera"
+            f"{tuple(light.shape)}; capture it with the same camera"
         )
-    light = light_of(white.cube.double().cpu().numpy(), white.imprint)
-    scale = division(light, board, exposure, result.wavelengths)
-    factor = torch.as_tensor(scale, dtype=result.cube.dtype, device=result.cube.device)
-    spread = None if result.uncertainty is None else result.uncertainty * factor
-    return replace(result, cube=result.cube * factor, uncertainty=spread, unit=REFLECTANCE)
-
-
-def division(light: np.ndarray, board: float | Spectrum, exposure: float, wavelengths: np.ndarray | None) -> np.ndarray:
-    """R_c / (E G * w_c) of light G * w (C, H, W), or 0 in the dark."""
     if not (exposure > 0 and math.isfinite(exposure)):
         raise InputError(f"the exposure ratio must be positive, got {exposure:g}: scene's time over reference's")
-    scale = np.where(light >= DARK * light.max(), 1 / np.maximum(exposure * light, 1e-300), 0)
-    return np.asarray(scale * _board(board, len(light), wavelengths)[:, None, None])
+    dark = DARK * float(light.max())
+    for c, R in enumerate(_board(board, len(light), result.wavelengths)):
+        w = light[c].double()
+        scale = torch.where(w >= dark, R / (exposure * w).clamp(min=1e-300), 0)
+        for cube in (result.cube, result.uncertainty):
+            if cube is not None:
+                cube[c] *= scale.to(cube)
+    return replace(result, unit=REFLECTANCE)
 
 
-def light_of(w: np.ndarray, imprint: float | None, every: int = 1) -> np.ndarray:
-    """The light on a white reference, G * w (C, H, W), of its cube w, with means of `every` x `every` pixels.
+def light_of(white: Tensor, imprint: float | None) -> Tensor:
+    """The light on a white reference, G * w (C, H, W), in the place of its cube w where that is on the CPU.
+
+    G is a Gaussian of 8 pixels: light changes slowly over a field, noise does not. `imprint`: of the mask on w.
 
     Raises:
         InputError: it is black, or shows a picture: its brightness is no smooth field of light.
     """
-    light = np.stack([ndimage.gaussian_filter(band, EVEN / every, mode="nearest") for band in w])
+    light = white.cpu()
     if not light.max() > 0:
         raise InputError("the white reference is black: its cube is 0 everywhere; capture a white board in full light")
     allowed = 2 if (imprint or 0) > MAX_IMPRINT else 1
-    for what, uneven, limit in zip(
-        ("brightness", "color"), unevenness(w, every), (MAX_UNEVEN, MAX_COLORED), strict=True
-    ):
+    found = zip(("brightness", "color"), unevenness(light.numpy()), (MAX_UNEVEN, MAX_COLORED), strict=True)
+    for what, uneven, limit in found:
         if uneven > allowed * limit:
             raise InputError(
                 f"the white reference shows a picture: its {what} departs by {uneven:.1%} from smooth light; capture a "
                 "white board that fills the field, evenly lit"
             )
+    for band in light.numpy():
+        band[:] = ndimage.gaussian_filter(band.astype(np.float64), EVEN, mode="nearest")
     return light
 
 
-def unevenness(cube: np.ndarray, every: int = 1) -> tuple[float, float]:
+def unevenness(cube: np.ndarray) -> tuple[float, float]:
     """How far brightness and color of a cube (C, H, W) are from those of smooth light.
 
     Root mean squares of  log s - p  and, the largest of three parts of the spectrum, of  log (s_k / s) - p_k,  with p
@@ -122,10 +131,10 @@ def unevenness(cube: np.ndarray, every: int = 1) -> tuple[float, float]:
     Beyond the edge of the field, where s is below 10 % of its maximum, and up to 16 pixels from it nothing counts.
     """
     sums = [part.sum(0, dtype=np.float64) for part in np.array_split(cube, PARTS)]
-    parts = [ndimage.gaussian_filter(part, EVEN / 2 / every) for part in sums]
+    parts = [ndimage.gaussian_filter(part, EVEN / 2) for part in sums]
     s = np.sum(parts, axis=0)
     field = ndimage.binary_fill_holes(s >= WEAK * s.max())
-    lit = ndimage.binary_erosion(field, iterations=round(2 * EVEN / every), border_value=1)
+    lit = ndimage.binary_erosion(field, iterations=round(2 * EVEN), border_value=1)
     lit = lit if lit.any() else field
     least = np.finfo(np.float64).tiny
     log, *logs = (np.log(np.maximum(one, least)) for one in (s, *parts))
@@ -133,6 +142,8 @@ def unevenness(cube: np.ndarray, every: int = 1) -> tuple[float, float]:
 
 
 def _roughness(log: np.ndarray, lit: np.ndarray) -> float:
+    every = math.isqrt(1 + lit.sum() // MAX_FITTED)
+    log, lit = log[::every, ::every], lit[::every, ::every]
     rows, columns = np.meshgrid(*(np.linspace(-1, 1, size) for size in log.shape), indexing="ij")
     powers = [(i, j) for i in range(DEGREE + 1) for j in range(DEGREE + 1 - i)]
     basis = np.stack([rows[lit] ** i * columns[lit] ** j for i, j in powers], axis=1)
@@ -140,16 +151,17 @@ def _roughness(log: np.ndarray, lit: np.ndarray) -> float:
     return float(np.sqrt(np.mean((log[lit] - fit) ** 2)))
 
 
-def white_concerns(light: np.ndarray, share: float, nm: np.ndarray | None) -> tuple[str, ...]:
-    """What speaks against a reflectance: bands with little light on the reference, (C,), a share of the values that no
-    surface has."""
-    concerns = []
-    weak = np.flatnonzero(light < WEAK * light.max())
+def white_concerns(light: Tensor, cube: Tensor, nm: np.ndarray | None) -> tuple[str, ...]:
+    """What speaks against a reflectance (C, H, W): bands with little light on the reference, values that no surface
+    has."""
+    concerns, means = [], light.mean((1, 2), dtype=torch.float64).numpy()
+    share = sum(int((band > MAX_REFLECTANCE).sum()) for band in cube) / cube.numel()
+    weak = np.flatnonzero(means < WEAK * means.max())
     if weak.size:
         names = ", ".join(f"{k + 1}" if nm is None else f"{nm[k]:.0f} nm" for k in weak[:6]) + ", ..." * (weak.size > 6)
-        least = light[weak].min() / light.max()
+        least = means[weak].min() / means.max()
         concerns.append(
-            f"the reference has little light in {weak.size} of {light.size} bands ({names}): {least:.1%} of the "
+            f"the reference has little light in {weak.size} of {means.size} bands ({names}): {least:.1%} of the "
             "brightest band, reflectance there is mostly noise; use a lamp with light in them, or leave them out"
         )
     if share > SOME:

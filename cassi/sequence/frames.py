@@ -5,8 +5,7 @@ A frame depends only on the snapshots of its neighbors, not on their results, so
 
 import contextlib
 import hashlib
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 
 from cassi.calibration.camera_as_found import FoundCamera
+from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
 from cassi.choice.stages import Watch
 from cassi.errors import InputError
@@ -25,15 +25,14 @@ from cassi.running.fingerprint import Frame
 from cassi.running.once import Once
 from cassi.running.pipeline import (
     Listener,
-    assemble,
     check,
-    explain,
     reconstruct_measurement,
     search_camera,
+    solve_frames,
     with_scene_facts,
 )  # fmt: skip
-from cassi.running.result import Reconstruction, as_wanted
-from cassi.running.scene import prepare
+from cassi.running.result import Reconstruction
+from cassi.running.scene import Scene, prepare
 from cassi.sequence.neighbors import SingleFrame, choose_common_plan, reconstruct_multi_frame, reconstruct_single_frame
 from cassi.settings import SEQUENCE, Settings
 from cassi.solvers.loop import Monitor
@@ -106,29 +105,25 @@ class InSequence:
 
     def __call__(self, m: Measurement, monitor: Monitor | None = None) -> Reconstruction:
         """The cube of the first snapshot of a stack; the others are its neighbors."""
-        start = time.perf_counter()
         settings, listener = self.settings, Listener(monitor=monitor)
         window = load(m, None, settings)
         own = check(replace(window, y=window.y[0], check=None), settings, listener)
         scene = prepare(replace(window, check=own.check), search_camera(own, settings, listener), settings)
-        frames = [self._reconstruct_single(scene.A, y) for y in scene.frames]
-        outcome = reconstruct_multi_frame(frames[0], frames[1:], self.plan, Watch(monitor))
-        if outcome is None:
-            result = reconstruct_measurement(replace(window, y=window.y[0], check=own.check), settings, listener)
-            return self._with_parameters(result, {"together": 0, "common_plan": self.plan.basis})
-        first = replace(
-            scene,
-            y=scene.frames[0],
-            black_levels=scene.black_levels[:1],
-            measurement=replace(window, check=None, notes=own.notes),
-        )
-        result = assemble(first, [with_scene_facts(outcome, first)], settings, start)
-        result = as_wanted(self._with_parameters(result, outcome.settings), settings)
-        return explain(result, listener)
+        used: dict[str, Any] = {"together": 0, "common_plan": self.plan.basis}
 
-    def _with_parameters(self, result: Reconstruction, used: Mapping[str, object]) -> Reconstruction:
-        stated = {} if self.camera is None else {"camera": self.camera}
-        return replace(result, parameters={**result.parameters, **used, **stated})
+        def solve(first: Scene, settings: Settings, listener: Listener, start: float) -> list[Outcome]:
+            frames = [self._reconstruct_single(scene.A, y) for y in scene.frames]
+            outcome = reconstruct_multi_frame(frames[0], frames[1:], self.plan, Watch(monitor))
+            if outcome is None:
+                return solve_frames(first, settings, listener, start)
+            used.update(outcome.settings)
+            return [with_scene_facts(outcome, first)]
+
+        given = replace(window, check=None, notes=own.notes)
+        first = replace(scene, y=scene.frames[0], black_levels=scene.black_levels[:1], measurement=given)
+        result = reconstruct_measurement(first, settings, listener, solve)
+        stated = used if self.camera is None else {**used, "camera": self.camera}
+        return replace(result, parameters={**result.parameters, **stated})
 
     def _reconstruct_single(self, A: Any, y: torch.Tensor) -> SingleFrame:
         """A frame alone, cached until its neighbors are done."""
