@@ -250,7 +250,7 @@ def _difference(task: Task, some: Sequence[Measurement]) -> str:
     for path in dict.fromkeys(frame.path for frame in task.frames):
         with contextlib.suppress(ValueError, OSError):  # the frame reports why it cannot be read
             found = open_measurement(path, task.read.each[0])
-            stated = {name: getattr(found, name) for name in ("mask", "shifts", "wavelengths")}
+            stated = {name: getattr(found.known, name) for name in ("mask", "shifts", "wavelengths")}
             one = replace(some[0], source=Path(path).name, **stated)
             first = first or one
             if difference := camera_difference((first, one)):
