@@ -101,11 +101,11 @@ def tile_measurement(
         listener.inform("quality best would train another network for each tile: default is used")
         settings = replace(settings, quality="default")
 
-    def told(step: str, share: float) -> None:
+    def report(step: str, share: float) -> None:
         listener.progress(step.replace(FINAL, TILES), share)
 
     solve = InTiles(folder, tile, reach) if several else None
-    result = reconstruct_measurement(m, settings, replace(listener, progress=told), solve, in_file=several)
+    result = reconstruct_measurement(m, settings, replace(listener, progress=report), solve, in_file=several)
     return replace(result, parameters={**result.parameters, "tile": tile, "reach": reach})
 
 
