@@ -12,7 +12,7 @@ import os
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -56,7 +56,8 @@ NAMES = {  # of each role, in order of preference; compared in lower case and wi
     "sensitivity": ("sensitivity",),
 }  # fmt: skip
 NUM_BANDS = ("num_bands", "bands")  # where several are listed under the second, they are wavelengths
-IMAGES, LISTS = ("measurement", "mask", "truth"), ("wavelengths", "shifts")
+NAMES |= {"cube": NAMES["truth"], "bad pixel map": NAMES["bad pixels"] + NAMES["mask"]}  # words for those asked for
+IMAGES, LISTS = ("measurement", "mask", "truth", "cube"), ("wavelengths", "shifts")
 UNITS = ("nm", "um", "angstrom", "cm1", "ghz", "thz", "ev", "m")  # at the end of a name
 
 
@@ -105,10 +106,8 @@ class Container:
         for entry in sorted(self.entries, key=lambda entry: entry.name.count("/"), reverse=True):
             leaf = entry.name.rsplit("/", 1)[-1].lower()
             long = sum(n > 1 for n in entry.shape)
-            counts = (
-                leaf in ("x", "y") or entry.attributes.get("CLASS") == "DIMENSION_SCALE"
-            )  # the axis of another array
-            if entry.dtype is not None and (long > 1 if is_list else role in IMAGES and long < 2 and counts):
+            is_axis = leaf in ("x", "y") or entry.attributes.get("CLASS") == "DIMENSION_SCALE"  # of another array
+            if entry.dtype is not None and (long > 1 if is_list else role in IMAGES and long < 2 and is_axis):
                 continue
             if role == "wavelengths" and leaf in NUM_BANDS and long == 0:
                 continue
@@ -118,35 +117,23 @@ class Container:
             by_leaf[leaf] = entry
         return next((by_leaf[name] for name in names if name in by_leaf), None)
 
-    def pick(
-        self, role: str, key: str | None = None, *, what: str = "", others: tuple[str, ...] = ()
-    ) -> tuple[Entry, str | None]:
+    def pick(self, role: str, key: str | None = None) -> tuple[Entry, str | None]:
         """The entry named `key`, one with a usual name, or the only image in the file, with a note on that.
-
-        Args:
-            role, key: what is wanted of the file, the name of the array if it is known.
-            what: the role in words; others: roles whose names are usual, too.
 
         Raises:
             InputError: there is none, or several with unknown names; the message lists the arrays.
         """
-        what, roles = what or role, (role, *others)
-        if key is not None:
-            entry = self.entry(key)
-            if entry is None:
-                raise InputError(f"{self.path}: no array '{key}'; found {self.listing()}")
+        if (entry := self.find(role) if key is None else self.entry(key)) is not None:
             return entry, None
-        if entries := [entry for one in roles if (entry := self.find(one)) is not None]:
-            return entries[0], None
+        if key is not None:
+            raise InputError(f"{self.path}: no array '{key}'; found {self.listing()}")
         images = [e for e in self.entries if e.dtype is not None and (e.axes or _is_image(e.shape))]
-        unnamed = [entry for entry in images if role_of(entry) is None]
-        if len(unnamed) == 1 and len(images) == 1:
-            (only,) = unnamed
-            return only, f"{self.path.name}: '{only.name}', the only image in the file, is used as the {what}"
-        expected = ", ".join([name for one in roles for name in NAMES[one]][:6])
+        if len(images) == 1 and role_of(images[0]) is None:
+            what = f"'{images[0].name}', the only image in the file, is used as the {role}"
+            return images[0], f"{self.path.name}: {what}"
         raise InputError(
-            f"{self.path}: no {what} found, expected one of {expected}; found {self.listing()}",
-            cures=("mask" if what == "mask" else "key", "mask_key"),
+            f"{self.path}: no {role} found, expected one of {', '.join(NAMES[role][:6])}; found {self.listing()}",
+            cures=("mask" if role == "mask" else "key", "mask_key"),
         )
 
     @property
@@ -231,13 +218,17 @@ def covers(picked: Selection, shape: tuple[int, ...]) -> bool:
     return all(len(range(*part.indices(n))) == n for part, n in zip(picked, shape, strict=True))
 
 
-def read_once(read: Callable[[Path, str], np.ndarray], path: Path, name: str) -> np.ndarray:
-    """The whole array read(path, name), not to be changed; kept for the frames after it, of the last two arrays.
-
-    What is packed can be read from its beginning only.
-    """
+def read_packed(
+    read: Callable[[Path, str], np.ndarray], path: Path, entry: Entry, picked: Selection, itemsize: int
+) -> np.ndarray:
+    """A part of the array read(path, name), which can be read from its beginning only: whole, with `itemsize` bytes a
+    number, and kept for the frames after it, the last two of such arrays."""
+    if covers(picked, entry.shape):
+        return read(path, entry.name)
+    size = math.prod(entry.shape) * itemsize
+    check_size(path, f"'{entry.name}' {entry.shape}, read whole in this format,", size)
     with _READING:
-        return _kept(read, path, name, stamp_of(path))
+        return np.array(_kept(read, path, entry.name, stamp_of(path))[picked])
 
 
 _READING = threading.Lock()
@@ -251,12 +242,10 @@ def _kept(read: Callable[[Path, str], np.ndarray], path: Path, name: str, stamp:
 def check_size(path: Path, what: str, size: float, cure: str = "save it in parts or in HDF5") -> None:
     """Raise InputError for more bytes than may be held at once, before they are."""
     factor = os.environ.get("CASSI_READ_LIMIT", "1")
-    try:
+    limit = 0.0
+    with suppress(ValueError):
         limit = MAX_READ_BYTES * float(factor)
-        valid = limit > 0
-    except ValueError:
-        valid = False
-    if not valid:
+    if not limit > 0:
         raise InputError(f"the environment variable CASSI_READ_LIMIT must be a positive number, got {factor!r}")
     if size > limit:
         raise InputError(

@@ -36,7 +36,7 @@ def read_cube(path: PathLike, *, key: str | None = None) -> tuple[np.ndarray, np
         InputError: missing file or array, wrong rank, values that are not real and finite.
     """
     container = open_container(Path(path))
-    entry, _ = container.pick("truth", key, what="cube")
+    entry, _ = container.pick("cube", key)
     found, rank = container.find("wavelengths"), len(entry.shape)
     if rank == 3:
         values = bands_first(container, entry, None if found is None else math.prod(found.shape))

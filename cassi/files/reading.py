@@ -305,7 +305,7 @@ def _bad_pixels(sources: Mapping[Container, bool], given: PathLike | None, shape
     maps = [(source, source.find("bad pixels"), across) for source, across in sources.items()]
     if given is not None:
         other = open_container(Path(given))
-        maps[0] = other, other.pick("bad pixels", what="bad pixel map", others=("mask",))[0], maps[0][2]
+        maps[0] = other, other.pick("bad pixel map")[0], maps[0][2]
     found = list[np.ndarray]()
     for source, entry, across in maps:
         if entry is not None:

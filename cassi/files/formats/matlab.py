@@ -16,17 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from cassi.errors import InputError
-from cassi.files.container import (
-    LETTERS,
-    Container,
-    CubeContent,
-    Entry,
-    Selection,
-    check_size,
-    covers,
-    damage_as_input_error,
-    read_once,
-)
+from cassi.files.container import LETTERS, Container, CubeContent, Entry, Selection, damage_as_input_error, read_packed
 from cassi.files.statements import companions
 
 MATRIX, COMPRESSED = 14, 15
@@ -59,11 +49,8 @@ def open_matlab(path: Path) -> Container:
         entries, attributes = companions(*_variables(path))
 
     def read(entry: Entry, picked: Selection) -> np.ndarray:
-        if covers(picked, entry.shape):
-            return np.asarray(_variable(path, entry.name), dtype=entry.dtype)
         itemsize = entry.itemsize if entry.packed is None else entry.packed.itemsize
-        check_size(path, f"'{entry.name}' {entry.shape}, read whole in this format,", math.prod(entry.shape) * itemsize)
-        return np.array(read_once(_variable, path, entry.name)[picked], dtype=entry.dtype)
+        return np.asarray(read_packed(_variable, path, entry, picked, itemsize), dtype=entry.dtype)
 
     return Container(path, "MATLAB v5", entries, read, attributes, bands_last=True)
 

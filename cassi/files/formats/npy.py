@@ -12,16 +12,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from cassi.errors import InputError, one_line
-from cassi.files.container import (
-    Container,
-    CubeContent,
-    Entry,
-    Selection,
-    check_size,
-    covers,
-    damage_as_input_error,
-    read_once,
-)
+from cassi.files.container import Container, CubeContent, Entry, Selection, covers, damage_as_input_error, read_packed
 from cassi.files.statements import companions
 
 PICKLED = "a pickled Python object, never loaded"
@@ -67,20 +58,17 @@ def open_npz(path: Path) -> Container:
         raise InputError(f"{path}: this is a zip archive without arrays, of {shown} ...; unpack it first")
 
     def read(entry: Entry, picked: Selection) -> np.ndarray:
-        name = entry.name + ".npy"
-        if covers(picked, entry.shape):
-            return _unpack(path, name)
         with zipfile.ZipFile(path) as archive, path.open("rb") as file:
-            member = archive.getinfo(name)
-            if member.compress_type == PLAIN and not member.flag_bits & ENCRYPTED:
+            member = archive.getinfo(f"{entry.name}.npy")
+            is_plain = member.compress_type == PLAIN and not member.flag_bits & ENCRYPTED
+            if is_plain and not covers(picked, entry.shape):
                 file.seek(member.header_offset + LENGTHS_AT)
                 file.seek(sum(struct.unpack("<HH", file.read(4))), os.SEEK_CUR)  # the member's name and extra field
-                stored, columns = _header(name, file)
+                stored, columns = _header(entry.name, file)
                 order = "F" if columns else "C"
                 plain = np.memmap(file, stored.dtype or "u1", "r", file.tell(), stored.shape, order)  # type: ignore
                 return np.array(plain[picked])
-        check_size(path, f"'{entry.name}' {entry.shape}, which is packed,", math.prod(entry.shape) * entry.itemsize)
-        return np.array(read_once(_unpack, path, name)[picked])
+        return read_packed(_unpack, path, entry, picked, entry.itemsize)
 
     arrays, attributes = companions(entries, values)
     return Container(path, ".npz", arrays, read, attributes)
@@ -104,7 +92,7 @@ def write_npz(path: Path, content: CubeContent) -> None:
 
 
 def _unpack(path: Path, name: str) -> np.ndarray:
-    with zipfile.ZipFile(path) as archive, archive.open(name) as file:
+    with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
         values: np.ndarray = npy.read_array(file, allow_pickle=False)
     return values
 
