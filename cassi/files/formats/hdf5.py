@@ -117,9 +117,10 @@ def _entry(name: str, dataset: h5py.Dataset) -> Entry:
         shape = (0,) if attributes.get("MATLAB_empty") else shape[::-1]
         if attributes["MATLAB_class"] == "logical":
             dtype = np.dtype(bool)
-    if shape and "axes" not in map(word_of, attributes) and (axes := letters(_names_of_axes(dataset), len(shape))):
-        return stated(Entry(name, shape, dtype, axes), attributes)
-    return stated(Entry(name, shape, dtype), attributes)
+    # The names of the axes, as NetCDF-4 and the dimension scales of HDF5 have them.
+    words = [dim.label or (str(dim[0].name).rpartition("/")[2] if len(dim) else "") for dim in dataset.dims]
+    axes = letters(words, len(shape)) if shape and "axes" not in map(word_of, attributes) else None
+    return stated(Entry(name, shape, dtype, axes), attributes)
 
 
 def _text(dataset: h5py.Dataset) -> object:
@@ -128,11 +129,6 @@ def _text(dataset: h5py.Dataset) -> object:
     if "MATLAB_class" in dataset.attrs:
         return "".join(map(chr, np.ravel(value)))
     return value.decode(errors="replace") if isinstance(value, bytes) else np.asarray(value).astype(str)
-
-
-def _names_of_axes(dataset: h5py.Dataset) -> list[str]:
-    """The names of the axes of an array, as NetCDF-4 and the dimension scales of HDF5 have them."""
-    return [dim.label or (str(dim[0].name).rpartition("/")[2] if len(dim) else "") for dim in dataset.dims]
 
 
 AXES = {"N": "frame", "C": "band", "H": "row", "W": "column"}
@@ -153,8 +149,7 @@ def label_axes(file: h5py.File) -> None:
         letters = LETTERS.get(name, "")[-array.ndim :]
         if name == "mask" and array.attrs.get("axes") is not None:
             letters = bytes(np.bytes_(array.attrs["axes"])).decode()
-        if len(letters) != array.ndim:
-            letters = "?" * array.ndim
+        letters = letters if len(letters) == array.ndim else "?" * array.ndim
         for k, (letter, length) in enumerate(zip(letters, array.shape, strict=True)):
             axis = names.get((letter, length))
             if axis is None:
@@ -167,7 +162,13 @@ def label_axes(file: h5py.File) -> None:
             if axis != name:
                 array.dims[k].attach_scale(file[axis])
     if "cube" in arrays:
-        _link_for_nexus(file, arrays["cube"])
+        axes = [dim[0].name.strip("/") for dim in arrays["cube"].dims]
+        data = file.create_group("entry", track_times=False).create_group("data", track_times=False)
+        file["entry"].attrs.update({"NX_class": "NXentry", "default": "data"})
+        data.attrs.update({"NX_class": "NXdata", "signal": "cube", "interpretation": "image"})
+        data.attrs["axes"] = np.array(axes, dtype="S")
+        for name in ("cube", *axes):
+            data[name] = h5py.SoftLink(f"/{name}")
     units = {"wavelengths": "nm", **dict.fromkeys(("cube", "uncertainty"), file.attrs.get("unit"))}
     for name, unit in units.items():
         if name in arrays and unit:
@@ -180,17 +181,6 @@ def _axis_name(letter: str, length: int, array: str, arrays: Mapping[str, Any], 
     plain = AXES.get(letter, "index")
     choice = (plain, f"detector_{plain}", f"{array}_{plain}", f"{array}_{plain}_{length}")
     return next(name for name in choice if name not in taken)
-
-
-def _link_for_nexus(file: h5py.File, cube: h5py.Dataset) -> None:
-    axes = [cube.dims[k][0].name.strip("/") for k in range(cube.ndim)]
-    entry = file.create_group("entry", track_times=False)
-    data = entry.create_group("data", track_times=False)
-    entry.attrs.update({"NX_class": "NXentry", "default": "data"})
-    data.attrs.update({"NX_class": "NXdata", "signal": "cube", "interpretation": "image"})
-    data.attrs["axes"] = np.array(axes, dtype="S")
-    for name in ("cube", *axes):
-        data[name] = h5py.SoftLink(f"/{name}")
 
 
 def write_hdf5_arrays(
