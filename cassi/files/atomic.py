@@ -271,22 +271,20 @@ class _FirstError(io.FileIO):
     error: OSError | None = None
 
     def write(self, data: Any) -> int:
-        if self.error is None:
-            try:
-                view = memoryview(data).cast("B")
-                while view:  # a write may be partial
-                    view = view[super().write(view) :]
-            except OSError as error:
-                self.error = error
+        view = memoryview(data).cast("B")
+        try:
+            while view and self.error is None:  # a write may be partial
+                view = view[super().write(view) :]
+        except OSError as error:
+            self.error = error
         return len(data)
 
     def truncate(self, size: int | None = None) -> int:
-        if self.error is None:
-            try:
-                return super().truncate(size)
-            except OSError as error:
-                self.error = error
-        return size or 0
+        try:
+            return super().truncate(size) if self.error is None else size or 0
+        except OSError as error:
+            self.error = error
+            return size or 0
 
 
 @contextmanager

@@ -4,7 +4,8 @@ import codecs
 import csv
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,23 +109,23 @@ def read_table(path: PathLike, expected: str, *, columns: int = 1) -> Table:
     return max(tables, key=lambda table: len(table.numbers))  # the first of several
 
 
-def rows_of_numbers(path: PathLike, expected: str) -> Iterator[list[list[float]]]:
+def rows_of_numbers(path: PathLike, expected: str) -> list[list[list[float]]]:
     """The numbers of each line of a text file that has nothing else, once for each way to read its commas: as decimal
     ones, then as separators. Headings are passed over.
 
     Raises:
         InputError: no such file, no numbers, or words among them.
     """
-    lines, found = _lines(path, expected), False
+    lines, found = _lines(path, expected), list[list[list[float]]]()
     for pattern in (r"[\s;]+", r"[\s;,]+"):
         rows = [[_number(cell) for cell in re.split(pattern, line.strip(",; \t")) if cell] for line in lines]
-        first = next((k for k, row in enumerate(rows) if None not in row), len(rows))
-        numbers = [[value for value in row if value is not None] for row in rows[first:]]
-        if numbers and all(None not in row for row in rows[first:]):
-            found = True
-            yield numbers
+        while rows and None in rows[0]:
+            rows.pop(0)
+        numbers = [[value for value in row if value is not None] for row in rows]
+        found += [numbers] if rows and numbers == rows else []
     if not found:
         raise InputError(f"{path}: expected {expected}, got {one_line(' '.join(lines), 80)!r}")
+    return found
 
 
 def _lines(path: PathLike, expected: str) -> list[str]:
@@ -143,10 +144,9 @@ def decode(data: bytes) -> str:
     zeros = [data[start::2].count(0) for start in (0, 1)]
     if max(zeros) > len(data) / 8:
         return data.decode("utf-16-be" if zeros[0] > zeros[1] else "utf-16-le", errors="replace")
-    try:
+    with suppress(UnicodeDecodeError):
         return data.decode("utf-8")
-    except UnicodeDecodeError:
-        return data.decode("latin-1")
+    return data.decode("latin-1")
 
 
 def _separated(path: Path, lines: Sequence[str], by: str, columns: int) -> Table | None:
