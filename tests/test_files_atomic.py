@@ -88,6 +88,7 @@ def test_who_has_lost_the_folder_hears_of_it_at_the_next_part(tmp_path):
 @pytest.mark.parametrize("suffix", ["h5", "mat", "tif", "hdr"])
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o444])
 def test_a_file_that_is_replaced_keeps_its_rights(tmp_path, suffix, mode):
+    """And nobody else reads what is being written."""
     path, new = tmp_path / f"c.{suffix}", np.ones((2, 3, 4))
     write_cube(path, np.zeros((2, 3, 4)))
     files = list(tmp_path.iterdir())
@@ -96,11 +97,7 @@ def test_a_file_that_is_replaced_keeps_its_rights(tmp_path, suffix, mode):
     write_cube(path, new, overwrite=True)
     assert all(stat.S_IMODE(file.stat().st_mode) == mode for file in files)
     assert np.array_equal(read_cube(path)[0], new)
-
-
-@posix
-def test_nobody_else_reads_what_is_being_written(tmp_path):
-    with replacing(tmp_path / "c.h5") as temporary:
+    with replacing(path, overwrite=True) as temporary:
         temporary.touch()
         assert stat.S_IMODE(temporary.parent.stat().st_mode) == 0o700
 
@@ -160,15 +157,19 @@ def test_a_terminal_that_is_closed_ends_a_run_like_a_signal_to_end(tmp_path, num
 
 
 @posix
-def test_signals_are_held_and_then_delivered():
+def test_signals_wait_for_the_end_of_the_block():
+    """Each is then heard once, and at once from then on."""
     heard: list[int] = []
-    before = {number: signal.signal(number, lambda n, _: heard.append(n)) for number in (signal.SIGHUP, signal.SIGTERM)}
+    numbers = signal.SIGHUP, signal.SIGTERM, signal.SIGINT
+    before = {number: signal.signal(number, lambda n, _: heard.append(n)) for number in numbers}
     try:
         with signals_held():
-            os.kill(os.getpid(), signal.SIGHUP)
-            os.kill(os.getpid(), signal.SIGTERM)
+            for number in (*numbers, *numbers):
+                os.kill(os.getpid(), number)
             assert heard == []
-        assert sorted(heard) == [signal.SIGHUP, signal.SIGTERM]
+        assert sorted(heard) == sorted(numbers)
+        signal.raise_signal(signal.SIGTERM)
+        assert heard[-1] == signal.SIGTERM and len(heard) == 4
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
