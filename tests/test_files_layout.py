@@ -44,63 +44,43 @@ def test_shifts_of_the_file_any_order(tmp_path, arrays):  # noqa: F811
     refused(read_measurement, write_h5(tmp_path / "w.h5", shifts=np.array([0, 9]), **arrays))
 
 
-def sheared(masks, step):
-    bands, rows, width = masks.shape
-    out = np.full((bands, rows, width + (bands - 1) * abs(step)), 0.25, np.float32)
-    start = 0 if step > 0 else (bands - 1) * -step
-    for c in range(bands):
-        out[c, :, start + c * step : start + c * step + width] = masks[c]
-    return out
+def on_detector(masks, cube, shifts, *, beside=0.0):
+    """Masks as they lie on the detector, of one value beside their bands, and the snapshot, pixel by pixel."""
+    starts = np.asarray(shifts) - min(shifts)
+    bands, rows, columns = cube.shape
+    out = np.full((bands, rows, columns + starts.max()), beside, np.float32)
+    y = np.zeros(out.shape[1:], np.float32)
+    for c, i, j in np.ndindex(cube.shape):
+        out[c, i, j + starts[c]] = masks[c, i, j]
+        y[i, j + starts[c]] += masks[c, i, j] * cube[c, i, j]
+    return out, y
 
 
 @pytest.mark.parametrize(("step", "name"), [(1, "mask3d"), (-2, "mask3d"), (None, "mask_3d_shift")])
 def test_sheared_masks_are_cut_out_at_their_shift(tmp_path, step, name):
     """A step of 2 px is taken where nothing but the name says that they are sheared."""
-    mask = (np.random.default_rng(3).random((32, 24)) > 0.5).astype(np.float32)
-    stored = sheared(np.stack([mask] * 5), step or 2)
-    y = np.ones((32, stored.shape[-1]), np.float32)
+    mask = (np.random.default_rng(3).random((1, 32, 24)) > 0.5).astype(np.float32).repeat(5, 0)
+    shifts = tuple(c * (step or 2) for c in range(5))
+    stored, y = on_detector(mask, np.ones(mask.shape), shifts, beside=0.25)
     scipy.io.savemat(tmp_path / "m.mat", {"meas": y, name: np.moveaxis(stored, 0, -1)})
     m = read_measurement(tmp_path / "m.mat", step=step)
-    assert m.shifts == tuple(c * (step or 2) for c in range(5)) and np.array_equal(m.mask, mask)
+    assert m.shifts == shifts and np.array_equal(m.mask, mask[0])
     check_words(*m.notes)
 
 
-def test_masks_that_differ_by_band_stay_one_per_band(tmp_path):
-    """Sheared ones; and those of a video's frames, which are not cut."""
-    masks = np.random.default_rng(4).random((3, 8, 6)).astype(np.float32)
-    m = read_measurement(write_h5(tmp_path / "m.h5", y=np.ones((8, 10), np.float32), mask_3d_shift=sheared(masks, 2)))
-    assert m.shifts == (0, 2, 4) and np.array_equal(m.mask, masks)
-    masks = (np.random.default_rng(5).random((4, 16, 16)) > 0.5).astype(np.float32)
-    m = read_measurement(write_h5(tmp_path / "video.h5", y=np.ones((16, 16), np.float32), mask=masks))
-    assert m.shifts == (0, 0, 0, 0) and np.array_equal(m.mask, masks)
-
-
-def on_detector(masks, cube, shifts, *, down=False):
-    """Masks as they lie on the detector, zero beside their bands, and the snapshot, pixel by pixel."""
-    starts = np.asarray(shifts) - min(shifts)
-    bands, rows, columns = cube.shape
-    out = np.zeros((bands, rows, columns + starts.max()), np.float32)
-    y = np.zeros(out.shape[1:], np.float32)
-    for c, i, j in np.ndindex(cube.shape):
-        out[c, i, j + starts[c]] = masks[c, i, j]
-        y[i, j + starts[c]] += masks[c, i, j] * cube[c, i, j]
-    return (out.swapaxes(1, 2), y.T) if down else (out, y)
-
-
-def from_mat(folder, y, stored):
-    scipy.io.savemat(folder / "m.mat", {"meas": y, "mask_3d_shift": np.moveaxis(stored, 0, -1)})
-    return read_measurement(folder / "m.mat")
-
-
-def from_npz(folder, y, stored):
-    np.savez(folder / "m.npz", meas=y, mask3d_shift=stored)
-    return read_measurement(folder / "m.npz")
+def saved(write, name):
+    """A reader of a snapshot and its masks that are written in this way."""
+    return lambda folder, y, masks: read_measurement(write(folder / name, y, masks) or folder / name)
 
 
 FORMS = {
-    "mat": from_mat, "npz": from_npz, "arrays": lambda folder, y, stored: load(y, stored, Settings()),
-    "h5 of another name": lambda folder, y, phi: read_measurement(write_h5(folder / "m.h5", measurement=y, phi=phi)),
-}  # fmt: skip
+    "mat": saved(
+        lambda path, y, m: scipy.io.savemat(path, {"meas": y, "mask_3d_shift": np.moveaxis(m, 0, -1)}), "m.mat"
+    ),
+    "npz": saved(lambda path, y, m: np.savez(path, meas=y, mask3d_shift=m), "m.npz"),
+    "h5 of another name": saved(lambda path, y, m: write_h5(path, measurement=y, phi=m), "m.h5"),
+    "arrays": lambda folder, y, masks: load(y, masks, Settings()),
+}
 
 
 @pytest.mark.parametrize("kind", ["one", "grey per band", "binary per band", "dark border"])
@@ -116,8 +96,8 @@ def test_displacements_are_read_off_what_is_dark(tmp_path, kind, shifts, down):
     if kind == "dark border":
         masks[..., :2] = masks[..., -3:] = masks[:, :4] = 0
     cube = rng.random((4, 20, 16)).astype(np.float32)
-    stored, y = on_detector(masks, cube, shifts, down=down)
     expected, snapshot = on_detector(masks, cube, shifts)
+    stored, y = (expected.swapaxes(1, 2), snapshot.T) if down else (expected, snapshot)
     for form, read in FORMS.items():
         if down and form == "arrays":
             refused(read, tmp_path, y, stored)
@@ -134,6 +114,8 @@ def test_displacements_that_nothing_tells_are_refused(tmp_path):
     y = np.ones((8, 10), np.float32)
     grey = np.random.default_rng(5).random((3, 8, 10)).astype(np.float32)
     refused(read_measurement, write_h5(tmp_path / "m.h5", y=y, mask_3d_shift=grey))
+    video = read_measurement(write_h5(tmp_path / "video.h5", y=y, mask=grey))
+    assert video.shifts == (0, 0, 0) and np.array_equal(video.mask, grey)
     wrong = write_h5(tmp_path / "w.h5", y=y, mask_3d_shift=on_detector(masks, masks, (0, -2, -4))[0])
     refused(read_measurement, wrong, step=2)
     both = np.zeros((3, 12, 10), np.float32)
