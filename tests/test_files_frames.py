@@ -1,4 +1,4 @@
-"""Frames one at a time, the scale they share, and the description of files."""
+"""Frames one at a time, the scale they share, shots of one scene, and the description of files."""
 
 import logging
 import struct
@@ -9,15 +9,16 @@ import h5py
 import numpy as np
 import pytest
 import tifffile
-from messages import refused
+from messages import check_words, refused
 from PIL import Image
 
 from cassi import files
-from cassi.files import Container, Levels, ReadOptions, describe, open_container, read_measurement
+from cassi.files import Container, Levels, ReadOptions, describe, open_container, read_measurement, write_measurement
 from cassi.files.formats.tiff import _open
-from cassi.files.frames import find_files, natural
+from cassi.files.frames import find_files, natural, read_scene
 from cassi.files.reading import open_measurement
 from cassi.files.scaling import plan_counts
+from cassi.optics.measurement import Measurement, check_arrays, join_shots
 
 H, W = 8, 8
 RNG = np.random.default_rng(3)
@@ -71,13 +72,14 @@ def test_the_levels_that_files_share(tmp_path):
     for name, values in {"counts": STACK[0], "float": STACK[0] / 2, "dark": STACK.astype(np.int16) - 50}.items():
         np.save(tmp_path / f"{name}.npy", values)
     (tmp_path / "broken.npy").write_bytes(b"\x93NUMPY broken")
-    counts, floats, dark, broken = (tmp_path / f"{name}.npy" for name in ("counts", "float", "dark", "broken"))
-    assert files.shared_levels([counts, broken], options) == Levels(full_scale=255)
-    assert files.shared_levels([broken], options) == files.shared_levels([floats], options) == Levels()
-    assert files.shared_levels([counts, floats], options) == Levels(full_scale=255, counts_per_unit=1)
-    assert files.shared_levels([dark], options) == Levels()
     black = Levels(black_level=-50)
-    assert files.shared_levels([dark], ReadOptions(mask=MASK, levels=black)) == replace(black, full_scale=255)
+    for names, given, expected in (
+        ("counts broken", Levels(), Levels(full_scale=255)), ("broken", Levels(), Levels()),
+        ("float", Levels(), Levels()), ("counts float", Levels(), Levels(full_scale=255, counts_per_unit=1)),
+        ("dark", Levels(), Levels()), ("dark", black, replace(black, full_scale=255)),
+    ):  # fmt: skip
+        paths = [tmp_path / f"{name}.npy" for name in names.split()]
+        assert files.shared_levels(paths, replace(options, levels=given)) == expected, names
 
 
 def test_files_of_folders_patterns_and_lists(tmp_path):
@@ -229,3 +231,47 @@ def test_what_other_programs_write_as_tiff_is_read_as_it_is(tmp_path, options, d
     found = container.read(container.entries[0])
     assert found.dtype == dtype
     np.testing.assert_array_equal(found, values)
+
+
+MASKS, SHOTS = RNG.random((3, 6, 8)).astype(np.float32), RNG.random((3, 6, 12)).astype(np.float32)
+SCENE = Measurement(y=SHOTS, mask=MASKS, shifts=(0, 2, 4), shots=3)
+
+
+def test_shots_are_measurements_of_their_own_and_come_back_as_one(tmp_path):
+    even = (1 + SHOTS / 10).astype(np.float32)
+    m = replace(SCENE, bad_pixels=SHOTS > 0.9, sensitivity=even)
+    back = read_scene(write_measurement(tmp_path / "m.h5", m))
+    assert (back.shots, back.shifts, [shot.shots for shot in m.each_shot]) == (3, (0, 2, 4), [None] * 3)
+    for name in ("y", "mask", "sensitivity", "bad_pixels"):
+        np.testing.assert_array_equal(getattr(back, name), getattr(m, name))
+        for k, shot in enumerate(m.each_shot):
+            np.testing.assert_array_equal(getattr(shot, name), getattr(m, name)[k])
+    one, other = back.each_shot[:2]
+    np.testing.assert_array_equal(join_shots([replace(one, sensitivity=None), other]).sensitivity[0], 1)
+
+
+@pytest.mark.parametrize("stacked", [True, False])
+@pytest.mark.parametrize("masks", ["stack", "files"])
+def test_stacks_and_files_are_one_scene(tmp_path, stacked, masks):
+    def save(name, values):
+        np.save(tmp_path / f"{name}.npy", values)
+        return tmp_path / f"{name}.npy"
+
+    paths = [save("all", SHOTS)] if stacked else [save(f"y{k}", y) for k, y in enumerate(SHOTS)]
+    each = [save(f"m{k}", mask) for k, mask in enumerate(MASKS)]
+    given = [save("masks", MASKS)] if masks == "stack" else each
+    m = read_scene(*paths, masks=given, shots=3, options=ReadOptions(num_bands=5))
+    assert np.array_equal(m.y, SHOTS) and np.array_equal(m.mask, MASKS) and m.shifts == (0, 1, 2, 3, 4)
+    refused(read_scene, *paths, masks=each[:2], shots=3)
+    refused(read_scene, paths[0], paths[0], masks=each[:1], shots=3)
+
+
+def test_shots_that_do_not_belong_together_are_refused():
+    one, other, _ = replace(SCENE, gain=100.0).each_shot
+    refused(join_shots, [])
+    small = Measurement(y=SHOTS[0, :, :10], mask=MASKS[0], shifts=(0, 1, 2), source="b")
+    refused(join_shots, [one, small])
+    both = join_shots([one, replace(other, gain=400.0)])
+    assert both.gain == pytest.approx(200)
+    check_words(*both.notes)
+    refused(check_arrays, replace(SCENE, shots=2))

@@ -12,7 +12,6 @@ from messages import check_words, refused
 
 from cassi.files import Levels, read_cube, read_measurement
 from cassi.files.scaling import plan_counts
-from cassi.files.wavelength_files import parse_wavelengths
 from cassi.optics.measurement import Measurement
 from cassi.running.arguments import load
 from cassi.running.concerns import measurement_concerns

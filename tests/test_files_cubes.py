@@ -1,6 +1,7 @@
 """Cubes that are turned, at other wavelengths, or in other formats: against loops, closed forms and the file itself."""
 
 import json
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -20,24 +21,18 @@ from cassi.priors.spectral_basis import resolution, smooth_basis
 NM = np.array([450.0, 470, 500, 540, 590, 650])
 
 
-def turned_by_hand(picture, how):
-    """Pixel by pixel: where each lies once the picture is turned clockwise."""
-    height, width = picture.shape
-    places = {
-        "none": lambda i, j: (i, j), "90": lambda i, j: (j, height - 1 - i), "flip": lambda i, j: (height - 1 - i, j),
-        "270": lambda i, j: (width - 1 - j, i), "180": lambda i, j: (height - 1 - i, width - 1 - j),
-    }  # fmt: skip
-    found = np.empty(picture.shape if how in ("none", "180", "flip") else picture.shape[::-1])
-    for i in range(height):
-        for j in range(width):
-            found[places[how](i, j)] = picture[i, j]
-    return found
+PLACES = {  # where a pixel (i, j) of a picture (m + 1, n + 1) lies once that is turned clockwise
+    "none": lambda i, j, m, n: (i, j), "90": lambda i, j, m, n: (j, m - i), "flip": lambda i, j, m, n: (m - i, j),
+    "270": lambda i, j, m, n: (n - j, i), "180": lambda i, j, m, n: (m - i, n - j),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("how", TURNS)
 def test_pictures_and_their_parts_are_turned_alike(how):
     picture = np.random.default_rng(0).random((5, 8))
-    expected = turned_by_hand(picture, how)
+    expected = np.empty(picture.shape if how in ("none", "180", "flip") else picture.shape[::-1])
+    for i, j in np.ndindex(5, 8):
+        expected[PLACES[how](i, j, 4, 7)] = picture[i, j]
     assert np.array_equal(turn(picture, how), expected)
     assert np.array_equal(turn(torch.as_tensor(picture)[None], how)[0].numpy(), expected)
     rows, columns = slice(1, 4), slice(2, 8)
@@ -82,10 +77,11 @@ def test_what_a_basis_resolves():
 def result(tmp_path_factory):
     """A small default run, with error bars and a truth."""
     folder = tmp_path_factory.mktemp("views")
-    words = ["--size", "40x48", "--num-bands", "6", "--full-well", "10000", "--output", str(folder / "m.h5"), "--quiet"]
-    assert main(["simulate", *words]) == 0
-    words = ["--uncertainty", "--prior", "tv", "--quality", "fast", "--figures", "none", "--quiet"]
-    assert main(["reconstruct", str(folder / "m.h5"), *words]) == 0
+    for words in (
+        f"simulate --size 40x48 --num-bands 6 --full-well 10000 --output {folder}/m.h5 --quiet",
+        f"reconstruct {folder}/m.h5 --uncertainty --prior tv --quality fast --figures none --quiet",
+    ):
+        assert main(words.split()) == 0
     return folder / "m_cube.h5"
 
 
@@ -109,9 +105,8 @@ def test_everything_is_turned_and_named(result, tmp_path):
         assert after.attrs["turned"] == "180" and after.attrs["choice"] == before.attrs["choice"]
         assert 20 < before.attrs["resolution_nm"] < 100
     mat = scipy.io.loadmat(tmp_path / "b.mat")
-    assert str(mat["attributes"]["turned"].item().item()) == "180, flip" and min(mat["cube"].shape) == 11 == min(
-        mat["uncertainty"].shape
-    )
+    assert str(mat["attributes"]["turned"].item().item()) == "180, flip"
+    assert min(mat["cube"].shape) == 11 == min(mat["uncertainty"].shape)
 
 
 def test_a_run_makes_the_same_as_an_export(result, tmp_path, capsys):
@@ -137,22 +132,12 @@ def test_a_folder_is_exported_and_tabulated(result, tmp_path, capsys):
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a_cube.tif", "b_cube.tif"]
     check_words(capsys.readouterr().out)
     check_refusal(capsys, main(["export", str(folder), str(tmp_path / "other")]))
-    (tmp_path / "r.json").write_text(
-        json.dumps({"regions": [{"name": "leaf", "corners": [[2, 2], [2, 5], [5, 5], [5, 2]]}]})
-    )
-    table = tmp_path / "s.csv"
-    words = [
-        "--at",
-        "spot=7,9",
-        "--regions",
-        str(tmp_path / "r.json"),
-        "--csv",
-        str(table),
-        "--figure",
-        str(tmp_path / "s.pdf"),
-    ]
+    leaf = {"name": "leaf", "corners": [[2, 2], [2, 5], [5, 5], [5, 2]]}
+    (tmp_path / "r.json").write_text(json.dumps({"regions": [leaf]}))
+    regions, table, figure = (str(tmp_path / name) for name in ("r.json", "s.csv", "s.pdf"))
+    words = f"--at spot=7,9 --regions {regions} --csv {table} --figure {figure}".split()
     assert main(["spectra", str(folder), *words]) == 0
-    first, *rows = table.read_text().splitlines()
+    first, *rows = Path(table).read_text().splitlines()
     assert "a: leaf (9 px) error bar [relative radiance]" in first and "b: spot (1 px) mean" in first and len(rows) == 6
     cube, _ = read_cube(result)
     column = [part.strip('"') for part in first.split(",")].index("a: leaf (9 px) mean [relative radiance]")
