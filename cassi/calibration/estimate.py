@@ -18,7 +18,7 @@ from scipy import ndimage
 
 from cassi.calibration.dispersion import Dispersion, fit_dispersion
 from cassi.errors import InputError, Note
-from cassi.files import Container, Entry, file_sha256, open_container, write_arrays
+from cassi.files import Entry, file_sha256, open_container, write_arrays
 from cassi.files.scaling import BIT_DEPTHS, read_leading
 from cassi.kernels.caller import undisturbed
 from cassi.optics.measurement import Measurement
@@ -284,8 +284,8 @@ def read_calibrated(
     Raises:
         InputError: a file that cannot be read, of another size than the calibration, or without such a frame.
     """
-    container, entry = _counts(path, key)
-    counts = read_leading(container, entry, 0 if len(entry.shape) == 3 else None, frames)
+    entry = _counts(path, key)
+    counts = read_leading(entry, 0 if len(entry.shape) == 3 else None, frames)
     y, bad = calibration.correct(counts)
     bad = np.asarray(bad.any(axis=tuple(range(bad.ndim - 2))))
     note = Note(f"dark and flat corrected, {100 * bad.mean():.2f} % of the pixels are bad or saturated", "counts")
@@ -312,17 +312,16 @@ def calibrated_frame_count(path: str | os.PathLike[str], *, key: str | None = No
 
     Args and Raises as for `read_calibrated`.
     """
-    _, entry = _counts(path, key)
+    entry = _counts(path, key)
     return entry.shape[0] if len(entry.shape) == 3 else None
 
 
-def _counts(path: str | os.PathLike[str], key: str | None) -> tuple[Container, Entry]:
+def _counts(path: str | os.PathLike[str], key: str | None) -> Entry:
     """Where the raw counts are."""
-    container = open_container(Path(path))
-    entry, _ = container.pick("measurement", key)
+    entry, _ = open_container(Path(path)).pick("measurement", key)
     if len(entry.shape) not in (2, 3):
         raise InputError(f"{path}: '{entry.name}' must be (H, W') or (N, H, W'), got {entry.shape}")
-    return container, entry
+    return entry
 
 
 def _stack(name: str, frames: np.ndarray, size: tuple[int, ...] | None = None) -> np.ndarray:

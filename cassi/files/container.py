@@ -81,6 +81,9 @@ class Container:
     attributes: Mapping[str, object] = field(default_factory=dict)
     bands_last: bool = False
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "entries", tuple(replace(entry, file=self) for entry in self.entries))
+
     def entry(self, name: str) -> Entry | None:
         leaf = name.strip("/")
         return next((entry for entry in self.entries if entry.name == leaf), None)
@@ -102,7 +105,7 @@ class Container:
         for attributes in (*(entry.attributes for entry in self.entries), self.attributes) if is_list else ():
             for name, value in attributes.items():
                 if name.lower() in names and np.asarray(value).size > 1:
-                    by_leaf[name.lower()] = in_memory(name, value)
+                    by_leaf[name.lower()] = replace(in_memory(name, value), file=self)
         for entry in sorted(self.entries, key=lambda entry: entry.name.count("/"), reverse=True):
             leaf = entry.name.rsplit("/", 1)[-1].lower()
             long = sum(n > 1 for n in entry.shape)
@@ -144,7 +147,7 @@ class Container:
 
     def check_readable(self, entry: Entry) -> None:
         """Raise InputError unless the entry is a non-empty array of real numbers."""
-        where = f"{self.path}: '{entry.name}'"
+        where = entry.where
         if entry.dtype is None:
             raise InputError(f"{where} is {entry.problem}: expected an array of real numbers")
         if entry.dtype.kind == "c":
@@ -174,9 +177,9 @@ class Container:
             return unpack(entry, values, picked) if entry.attributes else values
 
 
-def find_each(role: str, *sources: Container) -> list[tuple[Container, Entry]]:
-    """The files that have an entry of this role, and what it is there: the measurement's before the mask's."""
-    return [(source, entry) for source in sources if (entry := source.find(role)) is not None]
+def find_each(role: str, *sources: Container) -> list[Entry]:
+    """The arrays of this role in these files: the measurement's before the mask's."""
+    return [entry for source in sources if (entry := source.find(role)) is not None]
 
 
 def number_in(role: str, *sources: Container | Entry) -> float | None:
@@ -196,7 +199,7 @@ def number_in(role: str, *sources: Container | Entry) -> float | None:
         except (TypeError, ValueError):
             number = math.nan
         if not math.isfinite(number):
-            where = source.path if isinstance(source, Container) else f"'{source.name}'"
+            where = source.path if isinstance(source, Container) else source.where
             raise InputError(f"{where}: '{name}' must be one finite number, got {one_line(repr(value), 60)}")
         return float(number)
     return None

@@ -39,16 +39,16 @@ def read_cube(path: PathLike, *, key: str | None = None) -> tuple[np.ndarray, np
     entry, _ = container.pick("cube", key)
     found, rank = container.find("wavelengths"), len(entry.shape)
     if rank == 3:
-        values = bands_first(container, entry, None if found is None else math.prod(found.shape))
+        values = bands_first(entry, None if found is None else math.prod(found.shape))
     elif rank == 2:  # one band, its axis dropped
-        values = container.read(entry)[None]
+        values = entry.read()[None]
     elif rank == 4:
-        values = np.transpose(container.read(entry), stack_order(container, entry))
+        values = np.transpose(entry.read(), stack_order(entry))
     else:
-        raise InputError(f"{path}: '{entry.name}' has shape {entry.shape}, expected (C, H, W) or (N, C, H, W)")
+        raise InputError(f"{entry.where} has shape {entry.shape}, expected (C, H, W) or (N, C, H, W)")
     values = values if entry.packed is None else values.astype(entry.packed)
-    cube = scale_cube(values, f"{path}: '{entry.name}'", entry.bits)[0]
-    return cube, None if found is None or found is entry else read_wavelengths(container, found, cube.shape[-3])
+    cube = scale_cube(values, entry.where, entry.bits)[0]
+    return cube, None if found is None or found is entry else read_wavelengths(found, cube.shape[-3])
 
 
 def read_mask(path: PathLike, *, key: str | None = None, count: int | None = None) -> np.ndarray:
@@ -62,10 +62,9 @@ def read_mask(path: PathLike, *, key: str | None = None, count: int | None = Non
     Raises:
         InputError: missing file or array, or values that are no transmission.
     """
-    container = open_container(Path(path))
-    entry, _ = container.pick("mask", key)
-    values = bands_first(container, entry, count) if len(entry.shape) == 3 else container.read(entry)
-    return mask_to_float32(values, f"{path}: '{entry.name}'")[0]
+    entry, _ = open_container(Path(path)).pick("mask", key)
+    values = bands_first(entry, count) if len(entry.shape) == 3 else entry.read()
+    return mask_to_float32(values, entry.where)[0]
 
 
 TURNS = {  # of a picture, degrees clockwise, or upside down: transposed first, then rows and columns reversed

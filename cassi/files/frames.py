@@ -167,14 +167,13 @@ def options_of_shots(
     if own and not masks and has_mask:
         return (options,) * num_shots
     entry, _ = container.pick("mask", options.mask_key)
-    rank = len(entry.shape)
-    axis = next((k for k in ends(container, rank) if rank in (3, 4) and entry.shape[k] == num_shots), None)
+    axis = next((k for k in ends(entry) if len(entry.shape) in (3, 4) and entry.shape[k] == num_shots), None)
     if axis is None:
         raise InputError(
-            f"{container.path}: '{entry.name}' {entry.shape} is not one mask per shot; expected ({num_shots}, H, W), "
+            f"{entry.where} {entry.shape} is not one mask per shot; expected ({num_shots}, H, W), "
             f"({num_shots}, C, H, W), or {num_shots} files of masks"
         )
-    stack = mask_to_float32(np.moveaxis(container.read(entry), axis, 0), f"{container.path}: '{entry.name}'")[0]
+    stack = mask_to_float32(np.moveaxis(entry.read(), axis, 0), entry.where)[0]
     return tuple(replace(options, mask=mask, mask_key=None) for mask in stack)
 
 

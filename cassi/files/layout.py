@@ -22,14 +22,14 @@ class Layout:
     transposed: bool
 
 
-def _axis_candidates(container: Container, entry: Entry) -> tuple[int | None, ...]:
+def _axis_candidates(entry: Entry) -> tuple[int | None, ...]:
     """Possible axes of frames or bands, the likeliest first."""
     if len(entry.shape) == 2:
         return (None,)
     if len(entry.shape) != 3:
-        raise InputError(f"{container.path}: '{entry.name}' has {len(entry.shape)} axes {entry.shape}, expected 2 or 3")
+        raise InputError(f"{entry.where} has {len(entry.shape)} axes {entry.shape}, expected 2 or 3")
     axis = stated_axis(entry, "NC")
-    return ends(container, 3) if axis is None else (axis,)
+    return ends(entry) if axis is None else (axis,)
 
 
 def stated_axis(entry: Entry, letters: str) -> int | None:
@@ -38,14 +38,13 @@ def stated_axis(entry: Entry, letters: str) -> int | None:
     return next((axes.index(letter) for letter in letters if letter in axes), None)
 
 
-def ends(container: Container, rank: int) -> tuple[int, int]:
+def ends(entry: Entry) -> tuple[int, int]:
     """The first and the last axis, that one first which usually has frames or bands in files of this format."""
-    return (rank - 1, 0) if container.bands_last else (0, rank - 1)
+    last = len(entry.shape) - 1
+    return (last, 0) if entry.file.bands_last else (0, last)
 
 
-def band_axis(
-    container: Container, entry: Entry, *, num_bands: int | None = None, image: tuple[int, int] | None = None
-) -> int | None:
+def band_axis(entry: Entry, *, num_bands: int | None = None, image: tuple[int, int] | None = None) -> int | None:
     """The axis of bands (or frames) of a 3-D array, or None if none fits.
 
     Decided by the axes that the file states; else by the known sizes (`num_bands`, and `image` for the other two axes);
@@ -53,24 +52,24 @@ def band_axis(
     """
     if (stated := stated_axis(entry, "CN")) is not None:
         return stated
-    shape, habit = entry.shape, ends(container, 3)
+    shape, habit = entry.shape, ends(entry)
     fits = [k for k in habit if num_bands in (None, shape[k]) and image in (None, _image(shape, k))]
     if len(fits) == 2 and shape[0] != shape[2] and shape[1] > min(shape[0], shape[2]):
         return 0 if shape[0] < shape[2] else 2
     return fits[0] if fits else None
 
 
-def stack_order(container: Container, entry: Entry) -> tuple[int, ...]:
+def stack_order(entry: Entry) -> tuple[int, ...]:
     """The axes of a 4-D array in the order (N, C, H, W): as stated, else (H, W, C, N) in MATLAB files."""
     if sorted(axes := entry.axes or "") == sorted("NCHW"):
         return tuple(axes.index(letter) for letter in "NCHW")
-    return (3, 2, 0, 1) if container.bands_last else (0, 1, 2, 3)
+    return (3, 2, 0, 1) if entry.file.bands_last else (0, 1, 2, 3)
 
 
-def bands_first(container: Container, entry: Entry, count: int | None) -> np.ndarray:
+def bands_first(entry: Entry, count: int | None) -> np.ndarray:
     """A 3-D array with the axis of its bands in front: of this length, or the likeliest."""
-    axis = band_axis(container, entry, num_bands=count)
-    return np.moveaxis(container.read(entry), (axis if axis is not None else band_axis(container, entry)) or 0, 0)
+    axis = band_axis(entry, num_bands=count)
+    return np.moveaxis(entry.read(), (axis if axis is not None else band_axis(entry)) or 0, 0)
 
 
 def _image(shape: tuple[int, ...], axis: int | None) -> tuple[int, int]:
@@ -78,9 +77,9 @@ def _image(shape: tuple[int, ...], axis: int | None) -> tuple[int, int]:
     return rows, columns
 
 
-def image_size(container: Container, entry: Entry) -> tuple[int, int]:
+def image_size(entry: Entry) -> tuple[int, int]:
     """Rows and columns of a frame, by the likeliest axis of a stack."""
-    return _image(entry.shape, _axis_candidates(container, entry)[0])
+    return _image(entry.shape, _axis_candidates(entry)[0])
 
 
 def is_found_camera(container: Container) -> bool:
@@ -88,16 +87,14 @@ def is_found_camera(container: Container) -> bool:
     return "camera" in container.attributes and container.entry("mask_3d_shift") is not None
 
 
-def match_layout(
-    container: Container, entry: Entry, mask_container: Container, mask_entry: Entry, num_bands: int | None
-) -> Layout:
+def match_layout(entry: Entry, mask_entry: Entry, num_bands: int | None) -> Layout:
     """Find the axes with which mask and measurement have the same number of rows and the measurement is no narrower.
 
     As stored, or otherwise transposed, if the dispersion runs down the columns. In the file of a camera that was found
     it runs along the rows in any case.
     """
-    upright = is_found_camera(mask_container)
-    stacks, planes = _axis_candidates(container, entry), _axis_candidates(mask_container, mask_entry)
+    upright = is_found_camera(mask_entry.file)
+    stacks, planes = _axis_candidates(entry), _axis_candidates(mask_entry)
     pairs = [(a, b) for a in stacks for b in planes if b is None or num_bands in (None, mask_entry.shape[b])]
     if not pairs:
         raise InputError(

@@ -77,7 +77,6 @@ class OpenedMeasurement:
     `known` is the measurement without these; its bad pixels may be (N, H, W'), its sensitivity, too.
     """
 
-    container: Container
     options: ReadOptions
     entry: Entry
     mask_entry: Entry
@@ -92,19 +91,18 @@ class OpenedMeasurement:
 
     def counts(self, frames: int | slice | None) -> np.ndarray:
         """The stored numbers of the frames, transposed if needed so that the dispersion runs along the rows."""
-        return _upright(read_leading(self.container, self.entry, self.layout.stack_axis, frames), self.known.transposed)
+        return _upright(read_leading(self.entry, self.layout.stack_axis, frames), self.known.transposed)
 
     def read(self, frames: int | slice | None = None) -> Measurement:
         """Read frames and their metadata; see `read_measurement`."""
-        known, notes, container = self.known, list(self.known.notes), self.container
-        name = f"{container.path}: '{self.entry.name}'"
+        known, notes, container = self.known, list(self.known.notes), self.entry.file
         raw, bad = _bad_pixels_of(self.counts(frames), known.bad_pixels, frames, self.entry.declares_missing, notes)
         kind, bits = self.entry.dtype or raw.dtype, self.entry.bits
         counts = plan_counts(kind, float(raw.min()), float(raw.max()), bits, self.options.levels, digits(raw))
         if kind.kind == "f" and counts.saturation is None and bits and (per := number_in("scale", container)):
             # floats that were divided by the counts per unit, the largest of which is full scale
             counts = replace(counts, saturation=(2.0**bits - 1.5) / per)
-        y, saturated = counts.apply(raw, name)
+        y, saturated = counts.apply(raw, self.entry.where)
         del raw
         notes.append(counts.note)
         origin = {**known.origin, **({"black_level": counts.black} if counts.black else {})}
@@ -115,7 +113,7 @@ class OpenedMeasurement:
             notes.append(f"{count} saturated {are} treated as bad")
             bad = any_bad((full, bad))
         if bad is not None and bad.all():
-            raise InputError(f"{name}: every detector pixel is marked bad or saturated")
+            raise InputError(f"{self.entry.where}: every detector pixel is marked bad or saturated")
         if not y.any():
             notes.append("the measurement is zero everywhere")
         truth = _truth(self, frames, notes)
@@ -150,47 +148,44 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
     notes += [note] if note else []
     container.check_readable(entry)
     if options.pattern is not None:
-        options = replace(options, mask=read_masks(options, image_size(container, entry), notes), mask_key=None, step=0)
-    mask_container, mask_entry = _mask_source(container, options.mask, options.mask_key, notes)
-    mask_container.check_readable(mask_entry)
+        options = replace(options, mask=read_masks(options, image_size(entry), notes), mask_key=None, step=0)
+    mask_entry = _mask_source(container, options, notes)
     if options.sheared:
-        array = read_leading(mask_container, mask_entry, None)
-        bands = sheared_masks(array, image_size(container, entry), options.step, options.num_bands, notes)
+        bands = sheared_masks(mask_entry.read(), image_size(entry), options.step, options.num_bands, notes)
         options = replace(options, mask=bands, mask_key=None, step=0, num_bands=None)
-        mask_container, mask_entry = _mask_source(container, bands, None, notes)
+        mask_entry = _mask_source(container, options, notes)
     if (bits := number_in("bit_depth", container)) is not None:
         entry = replace(entry, bits=entry.bits or Levels(bit_depth=round(bits)).bit_depth)
-    layout = match_layout(container, entry, mask_container, mask_entry, options.num_bands)
-    array = read_leading(mask_container, mask_entry, layout.mask_axis)
+    layout = match_layout(entry, mask_entry, options.num_bands)
+    array = read_leading(mask_entry, layout.mask_axis)
     rows, columns = (n for i, n in enumerate(entry.shape) if i != layout.stack_axis)
-    files = tuple(dict.fromkeys((container, mask_container)))
-    stored, step, num_bands = _geometry(files, (entry, mask_entry), array.ndim, options, notes)
+    stored, step, num_bands = _geometry(entry, mask_entry, array.ndim, options, notes)
     as_wide = array.ndim == 3 and array.shape[1:] == (rows, columns)
     in_place = step == 0 or (stored is not None and not stored.any())
     across = layout.transposed or (as_wide and not in_place and displaced_down(array, mask_entry.name))
     if across:
         notes.append("the dispersion runs down the columns: measurement and mask are transposed")
     image = (columns, rows) if across else (rows, columns)
-    turned = across and not is_found_camera(mask_container)
-    mask, note = mask_to_float32(_upright(array, turned), f"{mask_container.path}: '{mask_entry.name}'")
+    turned = across and not is_found_camera(mask_entry.file)
+    mask, note = mask_to_float32(_upright(array, turned), mask_entry.where)
     notes += [note] if note else []
-    sources = {mask_container: turned, container: across}  # the files, and whether their images are to be transposed
-    sources = {file: sources[file] for file in files}
+    sources = {container: across}  # the files, and whether their images are to be transposed
+    sources.setdefault(mask_entry.file, turned)
     bad = _bad_pixels(sources, options.bad_pixels, image)
     sensitivity, dead = _sensitivity(sources, image, notes)
     shifts, mask = shifts_and_mask(mask, image, stored, step, num_bands, mask_entry.name, notes)
-    nm, source_of_nm = _wavelengths(files, options.wavelengths, len(shifts), notes)
+    nm, source_of_nm = _wavelengths(tuple(sources), options.wavelengths, len(shifts), notes)
     filters = "given" if isinstance(options.pattern, np.ndarray) else Path(options.pattern or "").name
-    origin = {"wavelengths": source_of_nm, "refined": _refined(mask_container), "filters": filters}
-    origin |= {} if filters else {"mask": mask_container.path.name}
+    origin = {"wavelengths": source_of_nm, "refined": _refined(mask_entry.file), "filters": filters}
+    origin |= {} if filters else {"mask": mask_entry.file.path.name}
     known = Measurement(
         y=np.empty((0, 0), np.float32),
         mask=mask,
         shifts=shifts,
         wavelengths=nm,
-        mean_band=_mean_band({container: across}, mask.shape[-2:], notes),
+        mean_band=_mean_band(container, across, mask.shape[-2:], notes),
         bad_pixels=any_bad((bad, dead)),
-        mask_error=0.0 if filters else number_in("mask_error", mask_container),
+        mask_error=0.0 if filters else number_in("mask_error", mask_entry.file),
         sensitivity=sensitivity,
         unit=str(container.attributes.get("unit", "")),
         scale=number_in("scale", container) or 1.0,
@@ -201,7 +196,7 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
         source=container.path.name,
         origin={name: value for name, value in origin.items() if value},
     )
-    return OpenedMeasurement(container, options, entry, mask_entry, layout, known)
+    return OpenedMeasurement(options, entry, mask_entry, layout, known)
 
 
 def frame_count(path: PathLike, options: ReadOptions) -> int | None:
@@ -210,31 +205,28 @@ def frame_count(path: PathLike, options: ReadOptions) -> int | None:
     return len(frames) if isinstance(frames, range) else None
 
 
-def _mask_source(
-    container: Container, mask: PathLike | np.ndarray | None, mask_key: str | None, notes: list[str]
-) -> tuple[Container, Entry]:
-    """The source of the mask: a separate file, the file of the measurement, or memory."""
+def _mask_source(container: Container, options: ReadOptions, notes: list[str]) -> Entry:
+    """The mask in a separate file, in the file of the measurement, or in memory."""
+    mask, key = options.mask, options.mask_key
     if isinstance(mask, np.ndarray):
-        entry = Entry("mask", mask.shape, mask.dtype, axes="CHW" if mask.ndim == 3 else None)
-        values = mask
-        return Container(Path("mask"), "array", (entry,), lambda e, picked: values[picked]), entry
-    if mask is None:
-        entry_here = container.find("mask") if mask_key is None else container.entry(mask_key)
-        if entry_here is None:
-            expected = f"expected one of {', '.join(NAMES['mask'][:5])}, or a separate mask file"
-            raise InputError(
-                f"{container.path}: no mask found, {expected}; found {container.listing()}",
-                cures=("mask", "mask_key", "pattern"),
-            )
-        return container, entry_here
-    mask_container = open_container(Path(mask))
-    entry, note = mask_container.pick("mask", mask_key)
-    notes += [note] if note else []
-    return mask_container, entry
+        values, axes = mask, "CHW" if mask.ndim == 3 else None
+        made = Entry("mask", values.shape, values.dtype, axes=axes)
+        (entry,) = Container(Path("mask"), "array", (made,), lambda _, picked: values[picked]).entries
+    elif mask is not None:
+        entry, note = open_container(Path(mask)).pick("mask", key)
+        notes += [note] if note else []
+    elif (here := container.find("mask") if key is None else container.entry(key)) is not None:
+        entry = here
+    else:
+        expected = f"expected one of {', '.join(NAMES['mask'][:5])}, or a separate mask file"
+        found = f"no mask found, {expected}; found {container.listing()}"
+        raise InputError(f"{container.path}: {found}", cures=("mask", "mask_key", "pattern"))
+    entry.file.check_readable(entry)
+    return entry
 
 
 def _geometry(
-    sources: tuple[Container, ...], entries: tuple[Entry, Entry], rank: int, options: ReadOptions, notes: list[str]
+    entry: Entry, mask: Entry, rank: int, options: ReadOptions, notes: list[str]
 ) -> tuple[np.ndarray | None, float | None, int | None]:
     """Shifts, step and number of bands for a mask of this rank, as far as they are known.
 
@@ -243,20 +235,20 @@ def _geometry(
     step, num_bands = options.step, options.num_bands
     if step is not None:
         return None, step, num_bands
-    if found := find_each("shifts", *sources):
-        source, entry = found[0]
-        if math.prod(entry.shape) > MAX_BANDS:
-            raise InputError(f"{source.path}: '{entry.name}' {entry.shape} must be at most {MAX_BANDS} numbers")
-        stored = np.asarray(source.read(entry), dtype=np.float64).reshape(-1)
+    if (shifts := next(iter(find_each("shifts", entry.file, mask.file)), None)) is not None:
+        if math.prod(shifts.shape) > MAX_BANDS:
+            raise InputError(f"{shifts.where} {shifts.shape} must be at most {MAX_BANDS} numbers")
+        stored = np.asarray(shifts.read(), dtype=np.float64).reshape(-1)
         if not np.isfinite(stored).all():
-            raise InputError(f"{source.path}: '{entry.name}' must be finite [pixel]")
+            raise InputError(f"{shifts.where} must be finite [pixel]")
         if num_bands not in (None, stored.size):
-            raise InputError(f"{source.path}: 'shifts' holds {stored.size} bands, {num_bands} were given")
-        steps, stated = np.diff(stored), number_in("step", source)
-        if stated is not None and steps.size and steps.any() and np.ptp(steps) == 0 and stated != steps[0]:
-            raise InputError(f"{source.path}: 'shifts' are {steps[0]:g} px apart, the step is {stated:g} px; give it")
+            raise InputError(f"{shifts.where} holds {stored.size} bands, {num_bands} were given")
+        steps, stated = np.diff(stored), number_in("step", shifts.file)
+        if stated is not None and steps.any() and np.ptp(steps) == 0 and stated != steps[0]:
+            raise InputError(f"{shifts.where} are {steps[0]:g} px apart, the step is {stated:g} px; give it")
         return stored, None, num_bands
-    step, bands = number_in("step", *sources, *entries), number_in("num_bands", *sources)
+    step = number_in("step", entry.file, mask.file, entry, mask)
+    bands = number_in("num_bands", entry.file, mask.file)
     if step is not None:
         notes.append(f"the step of {step:g} px is stated by the file")
     if num_bands is None and bands is not None and rank == 2:
@@ -277,13 +269,13 @@ def _wavelengths(
             else check_wavelengths(given, num_bands, "wavelengths")
         )
         with suppress(InputError):  # what the file holds is not used
-            notes += differing(chosen, read_wavelengths(*stated[0], num_bands) if stated else None)
+            notes += differing(chosen, read_wavelengths(stated[0], num_bands) if stated else None)
         return chosen, "" if chosen is None else wavelength_source(given)
-    if stated and (nm := read_wavelengths(*stated[0], num_bands)) is not None:
+    if stated and (nm := read_wavelengths(stated[0], num_bands)) is not None:
         theirs = None
         with suppress(InputError):  # of something else
-            theirs = read_wavelengths(*stated[-1], num_bands)  # of the masks, or shifts, in their order
-        names = [source.path.name for source, _ in stated]
+            theirs = read_wavelengths(stated[-1], num_bands)  # of the masks, or shifts, in their order
+        names = [one.file.path.name for one in stated]
         if theirs is not None and not same_bands(nm, theirs):
             what = f"{names[0]} has {span(nm)}, {names[-1]} {span(theirs)}"
             raise InputError(f"{what}; give those of the bands", cures=("wavelengths",))
@@ -302,17 +294,15 @@ def _bad_pixels(sources: Mapping[Container, bool], given: PathLike | None, shape
 
     `sources` are the files, and whether their images are to be transposed.
     """
-    maps = [(source, source.find("bad pixels"), across) for source, across in sources.items()]
+    maps = [(source.find("bad pixels"), across) for source, across in sources.items()]
     if given is not None:
-        other = open_container(Path(given))
-        maps[0] = other, other.pick("bad pixel map")[0], maps[0][2]
+        maps[0] = open_container(Path(given)).pick("bad pixel map")[0], maps[0][1]
     found = list[np.ndarray]()
-    for source, entry, across in maps:
+    for entry, across in maps:
         if entry is not None:
-            marked = _upright(np.not_equal(source.read(entry), 0), across)
+            marked = _upright(np.not_equal(entry.read(), 0), across)
             if marked.shape[-2:] != shape or marked.ndim > 3:
-                what = f"'{entry.name}' has shape {marked.shape}, expected the measurement's, {shape}"
-                raise InputError(f"{source.path}: {what}")
+                raise InputError(f"{entry.where} has shape {marked.shape}, expected the measurement's, {shape}")
             found.append(marked)
     return any_bad(found)
 
@@ -323,8 +313,8 @@ def _sensitivity(
     """The sensitivity of each pixel, or for each frame, if one of the files has it, and the pixels that have none."""
     if not (found := find_each("sensitivity", *sources)):
         return None, None
-    container, entry = found[0]
-    values = _upright(np.asarray(container.read(entry), dtype=np.float32), sources[container])
+    entry = found[0]
+    values = _upright(np.asarray(entry.read(), dtype=np.float32), sources[entry.file])
     if values.shape[-2:] != shape or values.ndim > 3:
         notes.append(f"'{entry.name}' {entry.shape} is not that of the detector's pixels {shape}: not used")
         return None, None
@@ -350,22 +340,22 @@ def _refined(container: Container) -> Mapping[str, Any] | None:
 def _truth(opened: OpenedMeasurement, frames: int | slice | None, notes: list[str]) -> tuple[np.ndarray, str] | None:
     """The truth as stored, (C, H, W) or (N, C, H, W), and its name, if the file has one of matching size; of a stack,
     one of these frames."""
-    container, known, num_bands = opened.container, opened.known, len(opened.known.shifts)
-    entry = container.find("truth")
+    known, num_bands = opened.known, len(opened.known.shifts)
+    entry = opened.entry.file.find("truth")
     if entry is None or entry.name == opened.entry.name or entry is opened.mask_entry:
         return None
     rows, columns = known.mask.shape[-2:]
     image, values = (columns, rows) if known.transposed else (rows, columns), None
     if len(entry.shape) == 4:
-        order = stack_order(container, entry)
+        order = stack_order(entry)
         shape = tuple(entry.shape[i] for i in order)
         if opened.layout.stack_axis is not None and shape[1:] == (num_bands, *image):
-            values = read_leading(container, entry, order[0], frames)
+            values = read_leading(entry, order[0], frames)
             rest = sorted(order[1:])
             values = np.moveaxis(values, [rest.index(i) - 3 for i in order[1:]], (-3, -2, -1))
     elif len(entry.shape) == 3:
-        axis = band_axis(container, entry, num_bands=num_bands, image=image)
-        values = None if axis is None else read_leading(container, entry, axis)
+        axis = band_axis(entry, num_bands=num_bands, image=image)
+        values = None if axis is None else read_leading(entry, axis)
     if values is None:
         notes.append(f"'{entry.name}' {entry.shape} is not the truth of {num_bands} bands of {image}: not used")
         return None
@@ -423,15 +413,14 @@ def _in_unit_of(
     return to_float32(values if divisor == 1 else values / np.float64(divisor), f"'{name}'")
 
 
-def _mean_band(source: Mapping[Container, bool], size: tuple[int, ...], notes: list[str]) -> np.ndarray | None:
-    ((container, across),) = source.items()
+def _mean_band(container: Container, across: bool, size: tuple[int, ...], notes: list[str]) -> np.ndarray | None:
     if (entry := container.find("mean band")) is None:
         return None
-    values = _upright(container.read(entry), across)
+    values = _upright(entry.read(), across)
     if values.shape != size:
         notes.append(f"'{entry.name}' {entry.shape} does not fit the image {size}: not used")
         return None
-    return scale_cube(values, f"{container.path}: '{entry.name}'")[0]
+    return scale_cube(values, entry.where)[0]
 
 
 def _sensitivity_of(values: np.ndarray | None, frames: int | slice | None, container: Container) -> np.ndarray | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cassi.errors import InputError, Note
-from cassi.files.container import Container, Entry
+from cassi.files.container import Entry
 from cassi.files.options import Levels
 from cassi.optics.measurement import MASK_RANGE, RELATIVE, as_transmission
 
@@ -180,12 +180,12 @@ def pick_frames(entry: Entry, axis: int | None, frames: int | slice | None) -> s
     return frames
 
 
-def read_leading(container: Container, entry: Entry, axis: int | None, frames: int | slice | None = None) -> np.ndarray:
+def read_leading(entry: Entry, axis: int | None, frames: int | slice | None = None) -> np.ndarray:
     """Read `frames` of an array, with the axis of frames or bands moved to the front, or dropped for an int."""
     picked = pick_frames(entry, axis, frames)
     if axis is None:
-        return container.read(entry)
+        return entry.read()
     whole = slice(None)
     selection = None if picked is None else tuple(picked if i == axis else whole for i in range(len(entry.shape)))
-    values = np.moveaxis(container.read(entry, selection), axis, 0)
+    values = np.moveaxis(entry.read(selection), axis, 0)
     return values[0] if isinstance(frames, int) else values

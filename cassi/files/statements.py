@@ -5,14 +5,19 @@
 By the CF conventions of NetCDF (1.11, sections 2.5 and 8.1), the header fields of ENVI and the metadata of GDAL.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cassi.errors import InputError, one_line
+
+if TYPE_CHECKING:
+    from cassi.files.container import Container
 
 Selection = tuple[slice, ...]
 
@@ -65,6 +70,16 @@ class Entry:
     unclear: str | None = None
     values: np.ndarray | None = None
     order: tuple[int, ...] | None = None
+    file: Container = field(default=None, repr=False)  # type: ignore[assignment]  # set by that
+
+    @property
+    def where(self) -> str:
+        """Path and name, for messages."""
+        return f"{self.file.path}: '{self.name}'"
+
+    def read(self, selection: Selection | None = None) -> np.ndarray:
+        """The numbers; see `Container.read`."""
+        return self.file.read(self, selection)
 
     @property
     def itemsize(self) -> int:

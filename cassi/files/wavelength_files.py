@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from cassi.errors import InputError
-from cassi.files.container import Container, Entry
+from cassi.files.container import Entry
 from cassi.files.opening import open_container
 from cassi.files.statements import OF_FILE
 from cassi.files.tables import WAVE, read_table, rows_of_numbers
@@ -96,15 +96,14 @@ def differing(given: np.ndarray | None, stored: np.ndarray | None) -> list[str]:
     ]
 
 
-def read_wavelengths(container: Container, entry: Entry, num_bands: int) -> np.ndarray | None:
+def read_wavelengths(entry: Entry, num_bands: int) -> np.ndarray | None:
     """The wavelengths [nm] (C,) of an array, in the unit that the file states; None where it numbers the bands."""
-    name = f"{container.path}: '{entry.name}'"
-    nm = to_nanometers(container.read(entry), _unit_of(container, entry), name)
-    return None if nm is None else check_wavelengths(nm, num_bands, name)
+    nm = to_nanometers(entry.read(), _unit_of(entry), entry.where)
+    return None if nm is None else check_wavelengths(nm, num_bands, entry.where)
 
 
-def _unit_of(container: Container, entry: Entry) -> str | None:
-    said = (entry.attributes.get("units"), *(container.attributes.get(name) for name in OF_FILE[3:]))
+def _unit_of(entry: Entry) -> str | None:
+    said = (entry.attributes.get("units"), *(entry.file.attributes.get(name) for name in OF_FILE[3:]))
     stated = next((value for value in said if value is not None), None)
     if stated is None:
         return None
@@ -135,7 +134,7 @@ def _read_file(path: Path, num_bands: int | None) -> np.ndarray:
     entry = container.find("wavelengths")
     if entry is None:
         raise InputError(f"{path}: no wavelengths found; it holds {container.listing()}")
-    nm = read_wavelengths(container, entry, math.prod(entry.shape))
+    nm = read_wavelengths(entry, math.prod(entry.shape))
     if nm is None:
-        raise InputError(f"{path}: '{entry.name}' numbers the bands; give wavelengths")
+        raise InputError(f"{entry.where} numbers the bands; give wavelengths")
     return nm

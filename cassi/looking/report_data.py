@@ -251,7 +251,7 @@ def read_report(path: PathLike, *, frame: int = 0) -> ReportData:
         parts |= {name: parts[name][:, :] for name in ("measurement", "residual") if name in parts}
         parts["history"] = [Record(int(k), float(s), float(r), float(c)) for k, s, r, c in rows]
         bands = entries["cube"].shape[-3]
-        nm = read_wavelengths(container, entries["wavelengths"], bands) if "wavelengths" in entries else None
+        nm = read_wavelengths(entries["wavelengths"], bands) if "wavelengths" in entries else None
         parts |= {"wavelengths": nm, "title": Path(path).name, "source": os.fspath(path)}
         facts = {name: _from_json(value) for name, value in container.attributes.items()}
         try:
