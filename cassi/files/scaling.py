@@ -125,9 +125,8 @@ def plan_counts(
     unit = f"fraction of full scale ({full:g} counts)" if levels.counts_per_unit is None else f"{scale:g} counts"
     source = "" if bit_depth else f", bit depth {'stated by the file' if bits else 'guessed from the maximum'}"
     if levels.full_scale is not None:
-        source = (
-            ", as all of these files" if levels.counts_per_unit is None else ", that of the floats in the other files"
-        )
+        alone = levels.counts_per_unit is None
+        source = ", as all of these files" if alone else ", that of the floats in the other files"
     note = f"counts scaled to y = (counts - {black:g}) / {scale:g}, unit: {unit}{source}"
     return Counts(black, scale, full if saturation is None else saturation, unit, Note(note, "counts"))
 
@@ -162,30 +161,20 @@ def scale_cube(values: np.ndarray, name: str, bits: int | None = None) -> tuple[
     return to_float32(values, name), None
 
 
-def pick_frames(entry: Entry, axis: int | None, frames: int | slice | None) -> slice | None:
-    """The slice along the axis of frames for `frames` (-1 is the last frame), or None for all."""
-    if frames is None:
-        return None
-    if axis is None:
-        if frames in (0, -1, slice(None)):
-            return None
-        raise InputError(f"'{entry.name}' is a single snapshot of shape {entry.shape}; it has no frame {frames}")
-    count = entry.shape[axis]
-    if isinstance(frames, int):
-        if not -count <= frames < count:
-            raise InputError(f"'{entry.name}' has {count} frames, there is no frame {frames}")
-        return slice(frames % count, frames % count + 1)
-    if len(range(*frames.indices(count))) == 0:
-        raise InputError(f"'{entry.name}' has {count} frames, {frames} selects none of them")
-    return frames
-
-
 def read_leading(entry: Entry, axis: int | None, frames: int | slice | None = None) -> np.ndarray:
-    """Read `frames` of an array, with the axis of frames or bands moved to the front, or dropped for an int."""
-    picked = pick_frames(entry, axis, frames)
+    """Read `frames` of an array (-1 is the last one, None are all), with the axis of frames or bands moved to the
+    front, or dropped for an int; InputError for frames that there are not."""
     if axis is None:
+        if frames not in (None, 0, -1, slice(None)):
+            raise InputError(f"'{entry.name}' is a single snapshot of shape {entry.shape}; it has no frame {frames}")
         return entry.read()
-    whole = slice(None)
-    selection = None if picked is None else tuple(picked if i == axis else whole for i in range(len(entry.shape)))
+    count, part = entry.shape[axis], slice(None) if frames is None else frames
+    if isinstance(part, int):
+        if not -count <= part < count:
+            raise InputError(f"'{entry.name}' has {count} frames, there is no frame {frames}")
+        part = slice(part % count, part % count + 1)
+    if frames is not None and not range(count)[part]:
+        raise InputError(f"'{entry.name}' has {count} frames, {frames} selects none of them")
+    selection = tuple(part if k == axis else slice(None) for k in range(len(entry.shape)))
     values = np.moveaxis(entry.read(selection), axis, 0)
     return values[0] if isinstance(frames, int) else values
