@@ -224,26 +224,26 @@ class Settings:
     )  # fmt: skip
     """(H, W') bool, True where the detector says nothing; these pixels are left out exactly."""
     black_level: float | None = setting(
-        None, "value of a dark pixel as stored (default: estimated from unlit pixels; 0: none)",
+        None, "value of a dark pixel as stored (default: estimated; 0: none)",
         "--black-level", group=CAMERA, value="VALUE", type=number,
     )  # fmt: skip
     """In the unit of y; None: estimated (`choice["black_level"]`); 0: nothing is subtracted."""
     dark: PathLike | Array | None = setting(
-        None, "dark frames at the exposure of the snapshot: a file, a stack or a folder; also subtracted from a white "
-        "reference", "--dark", group=CAMERA, value="FILE",
+        None, "dark frames at the exposure of the snapshot: a file, a stack or a folder",
+        "--dark", group=CAMERA, value="FILE",
         excludes=("black_level",), why="a dark frame holds it", reads=True, recorded=False,
     )  # fmt: skip
     """Or an array (H, W'), in counts where y was read from counts."""
     camera: str | FoundCamera = setting(
-        "find", "find: fit position and blur of the mask to the snapshot (default); as-given: the mask as it is; "
-        "align: fit only its position and the dispersion; dd: a double disperser, whose mask is wider than the "
-        "snapshot; cacti: a video camera, one mask per frame; mosaic: a filter on each detector pixel",
+        "find", "find: fit the mask to the snapshot (default); as-given: do not; align: fit only its position and the "
+        "dispersion; dd: a double disperser; cacti: a video camera, one mask per frame; mosaic: a filter on each "
+        "detector pixel",
         "--camera", group=CAMERA, choices=CAMERAS,
     )  # fmt: skip
     """Or a `FoundCamera`. Nothing is searched for where a psf or a camera is given."""
     pattern: PathLike | Array | None = setting(
         None, "filters of a mosaic sensor: 4x4, one band each, row by row; rggb, bggr, grbg or gbrg; or a file with "
-        "the number of each filter",
+        "their numbers",
         "--pattern", group=CAMERA, value="PxQ|FILE", needs=("camera=mosaic",), excludes=(SHOTS,), reads=True,
         recorded=False,
     )  # fmt: skip
@@ -296,18 +296,18 @@ class Settings:
     """"auto": subspace TV, a non-local prior and a network, everything chosen from held-out pixels; "subspace":
     subspace TV with settings of your own, for clean data; "least-squares", "gap-tv", "admm-tv", "fista-tv"."""
     quality: Quality | str = setting(
-        "default", "fast: shorter, slightly worse; best: much longer, with the network trained on this snapshot",
+        "default", "fast: less time, slightly worse; best: much more, with the network trained on this snapshot",
         "--quality", choices=QUALITIES, needs=AUTO,
     )  # fmt: skip
     views: int | None = setting(
-        None, "mean of 1, 2 or 4 cubes whose priors see the snapshot mirrored: longer, slightly better (default: 1; "
-        "with best 4)", "--views",
+        None, "mean of 1, 2 or 4 solutions with mirrored priors: slower, slightly better (default: 1; with best 4)",
+        "--views",
         value="1|2|4", type=count, needs=AUTO, excludes=("prior=tv", "num_iters", "plan"),
     )  # fmt: skip
     """`cassi.choice.mirrors`; on a GPU all views are solved together."""
     prior: Prior | str = setting(
-        "auto", "strongest prior: tv, then nonlocal, then learned (default: auto, learned unless the evidence is "
-        "against it)", "--prior", choices=PRIORS, needs=AUTO,
+        "auto", "strongest prior (default: auto, learned unless the evidence is against it)",
+        "--prior", choices=PRIORS, needs=AUTO,
     )  # fmt: skip
     weights: PathLike | LearnedPrior | None = setting(
         None, "of the network: free, for any use (default); research, for research only; or a file of scripts/train.py",
@@ -351,8 +351,8 @@ class Settings:
     )  # fmt: skip
     """Cube and error bars; pictures of the detector are turned where they are written."""
     output_bands: str | Sequence[float] | None = setting(
-        None, "interpolate the cube at these wavelengths: start:stop:step, a list, a preset or a file (default: the "
-        "camera's bands)", "--output-bands", group=RESULT, value="NM", reads=True,
+        None, "interpolate the cube at these wavelengths: start:stop:step, a list, a preset or a file",
+        "--output-bands", group=RESULT, value="NM", reads=True,
     )  # fmt: skip
     """Or an array [nm]; those outside of the bands are left out."""
     device: str | torch.device = setting(

@@ -22,22 +22,17 @@ from cassi.settings import Option, Settings
 
 DOCS = Path(__file__).resolve().parent
 SECTION = re.compile(r"(<!-- table: ([\w -]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
-# What a measurement's file holds: names that are found, layout as it is written, unit.
+# What a measurement's file holds: names that are found, and layout as it is written.
 PARTS = (
-    ("measurement y", ROLES["measurement"], "(H, W') or (N, H, W')", "see Counts"),
-    ("mask m", ROLES["mask"], "(H, W) or (C, H, W)", "transmission, >= 0"),
-    ("shifts d_c", ROLES["shifts"], "(C,)", "pixel"),
-    ("wavelengths", ROLES["wavelengths"], "(C,)", "as stated, or nm; values below 10 are micrometers"),
-    ("truth", ROLES["truth"], "(C, H, W) or (N, C, H, W)", "as y"),
-    ("true mean over bands", ROLES["mean band"], "(H, W)", "as y"),
-    (
-        "photograph (`--side`)",
-        ROLES["photograph"],
-        "(h, w) or (h, w, K), in its own file or that of the snapshot",
-        "any",
-    ),
-    ("bad pixels", ROLES["bad pixels"], "(H, W'), nonzero is bad", ""),
-    ("sensitivity of pixels", ROLES["sensitivity"], "(H, W'), divides the light", ""),
+    ("measurement y", ROLES["measurement"], "(H, W') or (N, H, W')"),
+    ("mask m", ROLES["mask"], "(H, W) or (C, H, W)"),
+    ("shifts d_c", ROLES["shifts"], "(C,) [pixel]"),
+    ("wavelengths", ROLES["wavelengths"], "(C,), as stated, or nm (micrometers below 10)"),
+    ("truth", ROLES["truth"], "(C, H, W) or (N, C, H, W)"),
+    ("true mean over bands", ROLES["mean band"], "(H, W)"),
+    ("photograph (`--side`)", ROLES["photograph"], "(h, w) or (h, w, K)"),
+    ("bad pixels", ROLES["bad pixels"], "(H, W'), nonzero is bad"),
+    ("sensitivity of pixels", ROLES["sensitivity"], "(H, W'), divides the light"),
 )
 
 
@@ -59,14 +54,9 @@ def options(command: str) -> str:
 
 
 def commands() -> str:
-    """The other commands: what each does, and the names of its options."""
-    lines = []
-    for command in TABLE:
-        if command != "reconstruct":
-            names = ", ".join(typed(option) for option in options_of(command) if option not in (QUIET, DEBUG))
-            name = "calibrate refine" if command == "refine" else command
-            lines.append(f"**cassi {name}**: {HELP[command][0]}\n{names}.\n")
-    return "\n".join(lines)
+    """What the other commands do."""
+    names = {command: "calibrate refine" if command == "refine" else command for command in TABLE}
+    return "".join(f"- `cassi {names[command]}`: {HELP[command][0]}\n" for command in TABLE if command != "reconstruct")
 
 
 def typed(option: Option) -> str:
@@ -79,29 +69,20 @@ def typed(option: Option) -> str:
 
 def names() -> str:
     """What is found in files, and under which names."""
-    rows = [
-        (what, f"`/{known[0]}` {layout}", ", ".join(f"`{name}`" for name in known[1:]), unit)
-        for what, known, layout, unit in PARTS
-    ]
-    rows.append(("attributes", "`unit`, `scale`, `gain`, `read_noise`, `mask_error`", "", "see Counts"))
-    head = ("what", "HDF5 layout, as `write_measurement` writes it", "also found under (any case, any group)", "unit")
-    return table(head, rows)
+    lines = []
+    for what, (written, *others), layout in PARTS:
+        also = f"; also {', '.join(f'`{name}`' for name in others)}" if others else ""
+        lines.append(f"- **{what}**: `/{written}` {layout}{also}\n")
+    return "".join(lines) + "- **attributes**: `unit`, `scale`, `gain`, `read_noise`, `mask_error`\n"
 
 
 def presets() -> str:
     """Lists of wavelengths that have a name."""
-    rows = [
-        (f"`{name}`", f"{len(one.wavelengths)}: {one.wavelengths[0]:g} ... {one.wavelengths[-1]:g} nm", one.source)
-        for name, one in PRESETS.items()
-    ]
-    return table(("preset", "bands", "from"), rows)
-
-
-def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """In Markdown."""
-    lines = [head, *(tuple(cell.replace("|", "\\|") for cell in row) for row in rows)]
-    lines = [f"| {' | '.join(line)} |".replace("|  |", "| |").replace("|  |", "| |") for line in lines]
-    return "".join(f"{line}\n" for line in (lines[0], "|" + "---|" * len(head), *lines[1:]))
+    return "".join(
+        f"- `{name}`: {len(nm)} bands, {nm[0]:g} to {nm[-1]:g} nm, {preset.source}\n"
+        for name, preset in PRESETS.items()
+        for nm in [preset.wavelengths]
+    )
 
 
 KEYWORDS = '''"""The typed keywords of `cassi.reconstruct`, as docs/make_tables.py writes them from `cassi.settings`."""

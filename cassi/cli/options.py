@@ -175,8 +175,8 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("files", "the same as --measurement", value="FILE", nargs="*", reads=True),
         ),
         "files": (
-            Option("--measurement", "snapshot: HDF5, .mat, .npz, .npy, TIFF, PNG or ENVI, which may also hold mask, "
-                "shifts and truth; or many: files, a folder, a pattern, a stack",
+            Option("--measurement", "snapshot, with or without its mask: HDF5, .mat, .npz, .npy, TIFF, PNG, ENVI; or "
+                "many: files, a folder, a pattern, a stack",
                 value="FILE", default=[], nargs="+", reads=True),
             Option("--mask", "coded aperture, if in another file; several shots need one each",
                 value="FILE", default=[], nargs="+", reads=True, excludes=("pattern",)),
@@ -195,14 +195,13 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("--turn-mask", "flip, turn or transpose the mask so that it fits the snapshot"),
         ),
         CAMERA: (
-            Option("--shots", "shots of each scene, each through its own mask: files in order, or a stack (default: "
-                "the number of masks or calibrations, or as the file states; needed for a stack of masks)",
+            Option("--shots", "shots of each scene, each through its own mask (default: as many as masks; needed for a "
+                "stack of masks)",
                 value="K", type=count),
             *options_in(CAMERA), BIT_DEPTH,
             Option("--saturation", "count from which on a pixel is saturated", value="COUNTS", type=number),
             Option("--align", "the same as --camera align", excludes=("camera",)),
-            Option("--save-camera", "write the camera that was used, for --mask (.h5): mask of each band, shifts, "
-                "mask_3d_shift",
+            Option("--save-camera", "write the camera that was used, for --mask (.h5)",
                 value="FILE", excludes=("camera", "psf", "align", "calibration", SHOTS),
                 why="no camera is searched for", writes=HDF5),
         ),
