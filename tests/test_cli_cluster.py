@@ -1,10 +1,13 @@
 """Frames computed by other processes: nothing is lost, nothing is done twice, and the cubes are those of threads."""
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -117,6 +120,28 @@ def test_what_is_no_cluster(address):
     pytest.importorskip("distributed")
     with refuses(), executor_at(address, print):
         pass
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10])
+def test_a_server_of_another_kind_is_no_scheduler(monkeypatch, answer):
+    """One that is silent, and one that answers something else."""
+    pytest.importorskip("distributed")
+    monkeypatch.setattr("cassi.cli.cluster.MAX_WAIT", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        accepted = []
+
+        def serve():
+            with contextlib.suppress(OSError):  # the test is over
+                while True:
+                    accepted.append(server.accept()[0])
+                    accepted[-1].sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        with refuses(hide=r"tcp://[^ ]*|Unable to allocate.*uint8"), executor_at(address, print):
+            pass
+        for one in accepted:
+            one.close()
 
 
 @pytest.mark.parametrize("name", NO_SCHEDULER)

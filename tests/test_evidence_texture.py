@@ -3,7 +3,6 @@
 import numpy as np
 import torch
 
-from cassi.choice.doubts import texture_warnings
 from cassi.evidence.texture import texture, unresolved_bands
 
 
@@ -25,5 +24,3 @@ def test_bands_whose_texture_only_they_have_are_named_where_light_is_weak():
     invented = 0.03 * torch.randn(5, 96, 96, generator=generator)
     assert unresolved_bands(light * scene) == ()
     assert unresolved_bands(light * scene + invented) == (0, 1)
-    assert "at 450, 460 nm:" in texture_warnings((0, 1), np.array([450.0, 460, 470]))[0]
-    assert "at band 1, 2:" in texture_warnings((0, 1), None)[0] and texture_warnings((), None) == ()

@@ -14,7 +14,7 @@ from cassi.files import Levels, read_cube, read_measurement
 from cassi.files.scaling import plan_counts
 from cassi.optics.measurement import Measurement
 from cassi.running.arguments import load
-from cassi.running.concerns import measurement_concerns
+from cassi.running.concerns import OF_MEASUREMENT, concerns_of
 from cassi.settings import Settings
 
 H, W, C, STEP = 12, 10, 4, 2
@@ -315,8 +315,8 @@ def test_a_mask_of_integers_is_a_transmission_as_an_array_too(tmp_path, arrays, 
     assert np.array_equal(read_measurement(tmp_path / "y.npy", mask=mask > 0).mask, mask > 0)
     percent = load(arrays["measurement"], mask.astype(float), Settings())
     words = "largest value is 100, where a transmission is at most 1"
-    assert any(words in text for text in measurement_concerns(percent))
-    assert not any("transmission" in text for text in measurement_concerns(ways[0]))
+    assert any(words in text for text in concerns_of(OF_MEASUREMENT, percent))
+    assert not any("transmission" in text for text in concerns_of(OF_MEASUREMENT, ways[0]))
 
 
 def test_pixels_cut_off_below_full_scale_are_bad(tmp_path, arrays):

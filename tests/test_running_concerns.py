@@ -9,11 +9,9 @@ import torch
 from messages import check_words
 
 from cassi import CASSI, reconstruct
-from cassi.choice.doubts import MAX_BEND, MAX_RESIDUAL
-from cassi.files import write_cube
 from cassi.looking.report_data import read_report
 from cassi.optics.measurement import Measurement
-from cassi.running.concerns import bend_of, measurement_concerns
+from cassi.running.concerns import OF_MEASUREMENT, OF_REFLECTANCE, OF_RESULT, Reflectance, bend_of, concerns_of
 from cassi.running.result import write_result
 from cassi.simulation.scene import procedural_scene
 
@@ -100,11 +98,18 @@ def test_the_bend_is_a_correlation():
 def test_a_tenth_of_the_pixels_may_be_left_out(right, share, said):
     bad = np.zeros(right.y.shape, bool)
     bad.flat[: round(share * bad.size)] = True
-    assert bool(measurement_concerns(replace(right, bad_pixels=bad))) == said
+    assert bool(concerns_of(OF_MEASUREMENT, replace(right, bad_pixels=bad))) == said
 
 
-def test_an_older_result_is_judged_by_its_numbers(tmp_path):
-    y = np.ones((8, 12), np.float32)
-    content = {"measurement": y, "residual": (MAX_RESIDUAL + MAX_BEND) * y}
-    write_cube(tmp_path / "c.h5", np.ones((3, 8, 8)), datasets=content, attributes={"imprint": 0.5})
-    assert len(read_report(tmp_path / "c.h5").problems()) == 1
+def test_what_speaks_against_a_reflectance():
+    light, cube = torch.linspace(1, 2, 6).view(-1, 1, 1).repeat(1, 10, 10), torch.ones(6, 10, 10)
+    assert concerns_of(OF_REFLECTANCE, Reflectance(light, cube, None)) == ()
+    light[0], cube[:, 5, 5] = 0.1, 1.3
+    (first, second) = concerns_of(OF_REFLECTANCE, Reflectance(light, cube, None))
+    assert "little light in 1 of 6 bands (1)" in first and "values are above 1.2" in second
+
+
+def test_bands_without_texture_are_named(right):
+    result = replace(reconstruct(right, prior="tv", camera="as-given"), unresolved=(0, 1))
+    for nm, names in ((np.linspace(450, 520, BANDS), "at 450, 460 nm:"), (None, "at band 1, 2:")):
+        assert names in concerns_of(OF_RESULT, replace(result, wavelengths=nm))[-1]

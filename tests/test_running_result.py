@@ -18,7 +18,7 @@ from cassi.looking.report_data import read_report, report_of
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.mask_match import check_masks
 from cassi.optics.measurement import Measurement, no_scene_reason
-from cassi.running.concerns import measurement_concerns
+from cassi.running.concerns import OF_MEASUREMENT, concerns_of
 
 pytestmark = pytest.mark.filterwarnings("error")  # but those that are waited for
 H, W, C = 20, 16, 4
@@ -191,14 +191,14 @@ SHOTS = np.stack([np.ones((1, 3)), 2 * np.ones((1, 3))])
 HALF = np.full((2, 2), 0.5)
 CONCERNS = {
     "shot 2 is 2 times as bright as shot 1": Measurement(SHOTS, np.ones((2, 1, 2)), (0, 1), shots=2),
-    "the gain says that noise": Measurement(HALF, np.ones((2, 2)), (0,), gain=1.0, read_noise=5.0),
+    "by gain and read noise": Measurement(HALF, np.ones((2, 2)), (0,), gain=1.0, read_noise=5.0),
 }
 
 
 def test_what_speaks_against_a_measurement():
     for words, m in CONCERNS.items():
-        assert any(text.startswith(words) for text in measurement_concerns(m)), words
-    (text,) = measurement_concerns(Measurement(np.array([[-3.0, 1.0, -2.0]]), np.ones((1, 3)), (0,)))
+        assert any(text.startswith(words) for text in concerns_of(OF_MEASUREMENT, m)), words
+    (text,) = concerns_of(OF_MEASUREMENT, Measurement(np.array([[-3.0, 1.0, -2.0]]), np.ones((1, 3)), (0,)))
     assert "83% of |y|" in text, "no more than all"
 
 

@@ -23,7 +23,7 @@ from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
 from cassi.running import pipeline
 from cassi.running.tiled_file import reconstruct_tiled
-from cassi.running.white import MAX_COLORED, MAX_UNEVEN, light_of, reflectance as divide, unevenness, white_concerns
+from cassi.running.white import MAX_COLORED, MAX_UNEVEN, light_of, reflectance as divide, unevenness
 from cassi.simulation.scene import procedural_scene
 
 C, SIZE = 6, 48
@@ -165,14 +165,6 @@ def test_light_is_told_from_pictures(seed):
     assert unevenness(np.where(disc, 0.4, 1) * light)[0] > 1.2 * MAX_UNEVEN
     red = np.where(np.arange(C) < C / 2, 0.6, 1.4)[:, None, None]
     assert unevenness(np.where(disc, red, 1) * light)[1] > 1.5 * MAX_COLORED
-
-
-def test_what_speaks_against_a_reflectance():
-    light, cube = torch.linspace(1, 2, C).view(-1, 1, 1).repeat(1, 10, 10), torch.ones(C, 10, 10)
-    assert white_concerns(light, cube, None) == ()
-    light[0], cube[:, 5, 5] = 0.1, 1.3
-    (first, second) = white_concerns(light, cube, None)
-    assert "little light in 1 of 6 bands (1)" in first and "values are above 1.2" in second
 
 
 def test_board_and_exposure_are_settings(bench, tmp_path):

@@ -1,5 +1,6 @@
 """Workers on a cluster, by Dask: what `--cluster` names."""
 
+import asyncio
 import logging
 import signal
 from collections.abc import Callable, Iterator
@@ -8,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from multiprocessing import resource_tracker
 from pathlib import Path
+from types import ModuleType
 
 from cassi.errors import InputError, one_line, parse_json
 from cassi.files.atomic import check_readable
@@ -18,6 +20,7 @@ SLOWER = (
     "pays on two or more machines"
 )
 MAX_DEATHS = 2  # of workers at one snapshot, before it counts as failed
+MAX_WAIT = 15.0  # [s] for the answer of a scheduler
 MAX_LOCAL = 1024  # processes of this machine
 LOOPBACK = "127.0.0.1"
 
@@ -66,14 +69,31 @@ def executor_at(address: str | None, inform: Callable[[str], None]) -> Iterator[
                     cluster = stack.enter_context(processes)
                     client = stack.enter_context(distributed.Client(cluster))
             else:
-                client = stack.enter_context(distributed.Client(scheduler_of(address)))
-        except (OSError, ValueError) as error:
+                place = scheduler_of(address)
+                asyncio.run(identify(distributed, place))
+                client = stack.enter_context(distributed.Client(place))
+        except (OSError, ValueError, MemoryError) as error:  # the last from what is no number of bytes
             what = (
                 f"no scheduler at {address} ({one_line(error)}); expected tcp://host:port, a scheduler file, or local:4"
             )
             raise InputError(what) from error
         inform(f"{len(client.scheduler_info()['workers'])} workers, dashboard {client.dashboard_link}")
         yield client.get_executor()
+
+
+async def identify(distributed: ModuleType, address: str) -> None:
+    """Ask a scheduler who it is, as `distributed.Client` waits forever for a server of another kind.
+
+    Raises:
+        OSError: there is none, or no answer.
+        ValueError: no address.
+    """
+    secure = distributed.Security().get_connection_args("client")
+    async with distributed.rpc(address, connection_args=secure) as scheduler:
+        try:
+            await asyncio.wait_for(scheduler.identity(), MAX_WAIT)
+        except TimeoutError as error:
+            raise OSError(f"no answer of Dask within {MAX_WAIT:g} s") from error
 
 
 def scheduler_of(address: str) -> str:

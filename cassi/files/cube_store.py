@@ -108,7 +108,7 @@ def gather_cubes(
     if not results:
         raise InputError("no frames to gather; give at least one result")
     residuals, together, misfits = np.full(len(results), np.nan, "f4"), np.zeros(len(results), "f4"), []
-    choices = list[dict[str, Any]]()
+    choices, concerns = list[dict[str, Any]](), dict[str, None]()
     shapes: dict[str, tuple[int, ...]] = {}
     bad: np.ndarray | None = None
     even: np.ndarray | None = None
@@ -145,13 +145,14 @@ def gather_cubes(
                     even = None
                 residuals[t] = frame.attrs.get("residual", np.nan)
                 together[t] = parse_json(str(frame.attrs.get("parameters", "{}"))).get("together", 0)
+                concerns |= dict.fromkeys(parse_json(str(frame.attrs.get("concerns", "[]"))))
                 choices.append(parse_json(str(frame.attrs.get("choice", "{}"))))
                 choices[-1].pop("plan", None)  # one for all, nearly, and large
                 if not frame.attrs.get("ok", True):
                     misfits.append(str(frame.attrs.get("verdict", "")))
         store.put("residuals", residuals)
         store.put("together", together)
-        store.state({"choice": {"frames": choices}})
+        store.state({"choice": {"frames": choices}, "concerns": list(concerns)})
         if bad is not None:
             store.put("bad_pixels", bad)
         if even is not None:

@@ -279,6 +279,24 @@ def _synthesize(z, basis, first, c, n, inside, C, H, W, COMPONENTS: tl.constexpr
 
 
 @triton.jit
+def _see_row(
+    z, basis, mask, offsets, weights, j, b, i, C, H, W, D, PER_BAND: tl.constexpr, WEIGHTED: tl.constexpr,
+    COMPONENTS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Phi B^T z at the detector columns j in row i of snapshot b."""
+    first = (b * COMPONENTS * H + i) * W  # offset of row i in the first coefficient image
+    seen = tl.full([BLOCK], 0.0, z.dtype.element_ty)
+    for c in range(C):
+        n = j - tl.load(offsets + c)
+        lit = (n >= 0) & (n < W)
+        x = _synthesize(z, basis, first, c, n, lit, C, H, W, COMPONENTS, BLOCK)
+        seen += x * tl.load(mask + (c * H + i if PER_BAND else i) * W + n, mask=lit, other=0.0)
+    if WEIGHTED:
+        seen *= tl.load(weights + i * D + j, mask=j < D, other=0.0)
+    return seen
+
+
+@triton.jit
 def _see_back(
     p, basis, mask, offsets, weights, z, C, H, W, D, PER_BAND: tl.constexpr, WEIGHTED: tl.constexpr,
     COMPONENTS: tl.constexpr, OF_EACH: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr
@@ -310,16 +328,8 @@ def _see(
     """y = Phi B^T z at some detector columns of a row of snapshot b."""
     row = tl.program_id(0).to(tl.int64)
     b, i = row // H, row % H
-    first = (b * COMPONENTS * H + i) * W
     j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    seen = tl.full([BLOCK], 0.0, z.dtype.element_ty)
-    for c in range(C):
-        n = j - tl.load(offsets + c)
-        lit = (n >= 0) & (n < W)
-        x = _synthesize(z, basis, first, c, n, lit, C, H, W, COMPONENTS, BLOCK)
-        seen += x * tl.load(mask + (c * H + i if PER_BAND else i) * W + n, mask=lit, other=0.0)
-    if WEIGHTED:
-        seen *= tl.load(weights + i * D + j, mask=j < D, other=0.0)
+    seen = _see_row(z, basis, mask, offsets, weights, j, b, i, C, H, W, D, PER_BAND, WEIGHTED, COMPONENTS, BLOCK)
     tl.store(y + row * D + j, seen, mask=j < D)
 
 
@@ -331,17 +341,9 @@ def _misfit(
     """What goes back from some detector columns of a row: omega D^+ (e + r), with the new e."""
     row = tl.program_id(0).to(tl.int64)
     b, i = row // H, row % H
-    first = (b * COMPONENTS * H + i) * W  # offset of row i in the first coefficient image
     j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = j < D
-    seen = tl.full([BLOCK], 0.0, z.dtype.element_ty)
-    for c in range(C):
-        n = j - tl.load(offsets + c)
-        lit = (n >= 0) & (n < W)
-        x = _synthesize(z, basis, first, c, n, lit, C, H, W, COMPONENTS, BLOCK)
-        seen += x * tl.load(mask + (c * H + i if PER_BAND else i) * W + n, mask=lit, other=0.0)
-    if WEIGHTED:
-        seen *= tl.load(weights + i * D + j, mask=inside, other=0.0)
+    seen = _see_row(z, basis, mask, offsets, weights, j, b, i, C, H, W, D, PER_BAND, WEIGHTED, COMPONENTS, BLOCK)
     r = tl.load(y + row * D + j, mask=inside, other=0.0) - seen
     e_new = tl.load(gamma + row * D + j, mask=inside, other=0.0)
     e_new *= tl.load(e + row * D + j, mask=inside, other=0.0) + r

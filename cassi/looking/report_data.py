@@ -11,9 +11,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cassi.choice.doubts import fit_warnings, imprint_warnings
 from cassi.errors import InputError, parse_json
-from cassi.evidence.judge import POOR_FIT
 from cassi.files.atomic import PathLike
 from cassi.files.container import Container, Entry, damage_as_input_error
 from cassi.files.opening import open_container
@@ -113,13 +111,9 @@ class ReportData:
 
     def problems(self) -> list[str]:
         """Reasons not to trust this result, one sentence each; empty if there is none."""
-        problems = [] if self.ok else [self.verdict or "The mask does not fit the measurement."]
         stated = self.provenance.get("concerns")
-        problems += map(str, stated) if isinstance(stated, list) else fit_warnings(self.unexplained or 0.0)
-        if (error := _number(self.choice, "held_out_error")) is not None and error > POOR_FIT:
-            problems.append(f"the cube does not predict held-out pixels: their error is {error:.0%}")
-        imprint = None if isinstance(stated, list) else _number(self.provenance, "imprint")
-        return [*problems, *imprint_warnings(imprint)]
+        misfit = [] if self.ok else [self.verdict or "The mask does not fit the measurement."]
+        return [*misfit, *map(str, stated)] if isinstance(stated, list) else misfit
 
     def numbers(self) -> list[tuple[str, str]]:
         """The available scores: name and value, as text."""

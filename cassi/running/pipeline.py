@@ -46,12 +46,11 @@ from cassi.calibration import found_camera
 from cassi.calibration.camera_as_found import FoundCamera
 from cassi.choice.automatic import reconstruct_auto, repeat_plans, window
 from cassi.choice.by_name import solve_by_name
-from cassi.choice.doubts import CONCERN
 from cassi.choice.mirrors import Views
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
 from cassi.choice.stages import Watch
-from cassi.errors import InputError, Note
+from cassi.errors import InputError
 from cassi.evidence.texture import unresolved_bands
 from cassi.files.cubes import resampling
 from cassi.kernels.caller import undisturbed
@@ -60,18 +59,18 @@ from cassi.optics.cropping import Block, crop
 from cassi.optics.detector import brightness
 from cassi.optics.imprint import imprint_on
 from cassi.optics.mask_match import compare_with_mask
-from cassi.optics.measurement import MaskCheck, Measurement, same_values
+from cassi.optics.measurement import Measurement, same_values
 from cassi.optics.protocol import Camera
 from cassi.photograph.picture import SidePicture
 from cassi.priors.learned import DEFAULT, LearnedPrior
 from cassi.running.arguments import open_files, subtract_dark
-from cassi.running.concerns import bend_of, measurement_concerns, result_concerns
+from cassi.running.concerns import OF_MEASUREMENT, OF_REFLECTANCE, OF_RESULT, Reflectance, bend_of, concerns_of, misfit
 from cassi.running.once import Once
 from cassi.running.progress import CAMERA, SIDE, WHITE, run_label
 from cassi.running.result import Reconstruction, as_wanted
 from cassi.running.scene import Scene, prepare
 from cassi.running.tiling import residual_by_strips
-from cassi.running.white import Light, check_white, light_of, read_board, reflectance, white_concerns
+from cassi.running.white import Light, check_white, light_of, read_board, reflectance
 from cassi.settings import PathLike, Progress, Settings
 from cassi.solvers.loop import Monitor, relative_norm
 
@@ -79,8 +78,6 @@ TOGETHER = 2**4  # frames that a GPU solves at a time, at most
 CUBES_AT_ONCE = 24  # working memory of a reconstruction, in cubes, generously
 GROUPS_ON_DEVICE = 1 << 29  # bytes that `cassi.priors.nonlocal_lowrank` works in besides, on a GPU, at most
 NEAR = ("displaced", "bands or blur")  # kinds of a misfit that a search for the camera may end
-# What puts right a mask that does not fit.
-CURES = {"displaced": ("align",), "bands or blur": ("align",), "reversed": ("step",), "bands": ("num_bands", "step")}
 
 
 def ignore(*_: object) -> None:
@@ -136,13 +133,13 @@ def check(m: Measurement, settings: Settings, listener: Listener) -> Measurement
     elif settings.searches and fits.kind in NEAR:
         listener.inform(f"{fits.verdict}; the camera is searched for")
     elif isinstance(settings.camera, str):
-        listener.warn(_misfit(fits))
+        listener.warn(misfit(fits))
     if isinstance(settings.white, Measurement):
         check_white(m, settings.white)
         read_board(settings.white_reflectance)
     if settings.output_bands is not None:
         resampling(m.wavelengths, settings.output_bands)  # raises what is wrong with them
-    return replace(with_concerns(m, measurement_concerns(m), listener), check=fits)
+    return replace(with_concerns(m, concerns_of(OF_MEASUREMENT, m), listener), check=fits)
 
 
 def with_concerns(m: Measurement, concerns: Sequence[str], listener: Listener) -> Measurement:
@@ -185,15 +182,10 @@ def prepare_scene(m: Measurement, settings: Settings, listener: Listener) -> Sce
     scene = prepare(m, search_camera(m, settings, listener), settings)
     fits, expected = scene.check, m.check is not None and m.check.kind in NEAR
     if fits is not None and not fits.matches and (expected or isinstance(settings.camera, FoundCamera)):
-        listener.warn(_misfit(fits))
+        listener.warn(misfit(fits))
     elif fits is not None and fits.matches and m.check is not None and not m.check.matches:
         listener.inform(f"with the camera that was found, {fits.verdict}")
     return scene
-
-
-def _misfit(fits: MaskCheck) -> Note:
-    """The comparison with a mask that does not fit, and the settings that put it right."""
-    return Note(fits.verdict, fits.kind, ("turn_mask",) if fits.turn else CURES.get(fits.kind, ()))
 
 
 @torch.no_grad()
@@ -366,8 +358,8 @@ def divide_by_white(result: Reconstruction, light: Light, settings: Settings, li
     result = reflectance(result, light.values, board=board, exposure=exposure)
     if m is None:
         return result
-    against = white_concerns(light.values, result.cube, result.wavelengths)
-    m = with_concerns(m, [Note(text, CONCERN) for text in against], listener)
+    against = concerns_of(OF_REFLECTANCE, Reflectance(light.values, result.cube, result.wavelengths))
+    m = with_concerns(m, against, listener)
     return replace(result, measurement=replace(m, cube=None, mean_band=None))  # what is known of the truth is radiance
 
 
@@ -377,7 +369,8 @@ def _prefixed(progress: Progress, prefix: str) -> Progress:
 
 def explain(result: Reconstruction, listener: Listener) -> Reconstruction:
     """The result with its comparison with the mask, and what speaks against it, among the notes of its measurement."""
-    concerns, m = result_concerns(result), result.measurement
+    m, fits = result.measurement, result.check is None or result.check.matches
+    concerns = concerns_of(OF_RESULT, result) if fits else ()  # the rest follows from a wrong mask
     for text in concerns:
         listener.warn(text)
     if m is None:

@@ -10,7 +10,6 @@ import numpy as np
 from torch import Tensor
 
 from cassi.calibration.camera_as_found import FoundCamera
-from cassi.choice.doubts import CONCERN
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
 from cassi.errors import Note
@@ -22,6 +21,8 @@ from cassi.priors.spectral_basis import resolution, smooth_basis
 from cassi.settings import Settings
 from cassi.solvers.loop import ENDED, Record
 from cassi.version import PROGRAM
+
+CONCERN = "concern"  # kind of a note that speaks against a measurement or a result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -25,7 +25,7 @@ EVEN = 8.0  # standard deviation within which the light on a white reference is 
 MAX_UNEVEN, MAX_COLORED = 0.08, 0.025
 PARTS = 3  # of the spectrum, whose colors are compared
 WEAK = 0.1  # of the brightest band: with less light than that, reflectance is mostly noise
-MAX_REFLECTANCE, SOME = 1.2, 0.001  # the share of values above it that is worth a word
+MAX_REFLECTANCE = 1.2  # of a matt surface
 DEGREE, MAX_FITTED = 4, 1 << 20  # of the polynomial of smooth light, and pixels that it is fitted to
 DARK = 0.02  # of the brightest: where less light falls, nothing is said of the scene
 
@@ -149,27 +149,6 @@ def _roughness(log: np.ndarray, lit: np.ndarray) -> float:
     basis = np.stack([rows[lit] ** i * columns[lit] ** j for i, j in powers], axis=1)
     fit = basis @ np.linalg.lstsq(basis, log[lit], rcond=None)[0]
     return float(np.sqrt(np.mean((log[lit] - fit) ** 2)))
-
-
-def white_concerns(light: Tensor, cube: Tensor, nm: np.ndarray | None) -> tuple[str, ...]:
-    """What speaks against a reflectance (C, H, W): bands with little light on the reference, values that no surface
-    has."""
-    concerns, means = [], light.mean((1, 2), dtype=torch.float64).numpy()
-    share = sum(int((band > MAX_REFLECTANCE).sum()) for band in cube) / cube.numel()
-    weak = np.flatnonzero(means < WEAK * means.max())
-    if weak.size:
-        names = ", ".join(f"{k + 1}" if nm is None else f"{nm[k]:.0f} nm" for k in weak[:6]) + ", ..." * (weak.size > 6)
-        least = means[weak].min() / means.max()
-        concerns.append(
-            f"the reference has little light in {weak.size} of {means.size} bands ({names}): {least:.1%} of the "
-            "brightest band, reflectance there is mostly noise; use a lamp with light in them, or leave them out"
-        )
-    if share > SOME:
-        concerns.append(
-            f"{share:.1%} of the values are above {MAX_REFLECTANCE:g}, which no matt surface reflects: exposure or "
-            "light of scene and reference differ, or there are highlights"
-        )
-    return tuple(concerns)
 
 
 def _board(board: float | Spectrum, bands: int, wavelengths: np.ndarray | None) -> np.ndarray:
