@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from dataclasses import replace
 from pathlib import Path
 
 from cassi.cli.examples import HELP
-from cassi.cli.options import DEBUG, QUIET, TABLE, options_of, words
+from cassi.cli.options import DEBUG, QUIET, TABLE
 from cassi.files.container import NAMES as ROLES
 from cassi.optics.wavelengths import PRESETS
 from cassi.settings import Option, Settings
@@ -42,14 +41,13 @@ def tables() -> dict[str, str]:
 
 
 def options(command: str) -> str:
-    """The options of a command, in the order and the words of its help, but for what they exclude."""
+    """The options of a command, in the order and the words of its help, but for what they need and exclude."""
     lines = []
-    every = options_of(command)
     for title, group in TABLE[command].items():
         lines += [f"\n**{title[0].upper()}{title[1:]}**\n\n"] if title else []
         for option in group:
             if option not in (QUIET, DEBUG):  # of every command, said once
-                lines.append(f"- {typed(option)}: {words(replace(option, excludes=()), every)}\n")
+                lines.append(f"- {typed(option)}: {option.help}\n")
     return "".join(lines).lstrip("\n")
 
 
