@@ -229,7 +229,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("--batch", "snapshots computed at a time (default: as many as fit)",
                 value="N", type=count, needs=(MANY,)),
         ),
-        "what is said": (
+        "messages": (
             Option("--dry-run", "print what the files hold and what would be done, then stop"),
             QUIET, DEBUG,
         ),
