@@ -13,7 +13,7 @@ from messages import refuses
 
 from cassi.files import OutputError, read_cube, replacing, write_cube
 from cassi.files.atomic import file_sha256, remove_abandoned, signals_held, write_text
-from cassi.files.cube_store import cube_store
+from cassi.files.cube_store import gather_cubes
 
 posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX")
 LONG = "n" * 120
@@ -69,17 +69,17 @@ def test_two_write_one_file_and_neither_disturbs_the_other(tmp_path):
 
 
 def test_who_has_lost_the_folder_hears_of_it_at_the_next_part(tmp_path):
-    def lost():
-        with cube_store(tmp_path / "c.h5") as store:
-            store.make("cube", (2, 8, 8), axes="CHW")
-            store.add("cube", np.s_[:, :4], np.ones((2, 4, 8), np.float32))
+    class Frames(list):
+        def __iter__(self):
+            yield self[0]
             (left,) = tmp_path.glob(".c.h5.*.part")
             left.rename(tmp_path / "elsewhere")
-            store.add("cube", np.s_[:, 4:], np.ones((2, 4, 8), np.float32))
+            yield self[1]
             pytest.fail("it goes on")
 
+    frames = Frames([write_cube(tmp_path / "a.h5", np.ones((2, 8, 8)))] * 2)
     with refuses(OutputError, hide=r"\.c\S*|\.d\S*"):
-        lost()
+        gather_cubes(tmp_path / "c.h5", frames)
     with refuses(OutputError, hide=r"\.c\S*|\.d\S*"), replacing(tmp_path / "d.h5") as temporary:
         temporary.parent.rename(tmp_path / "there")
 

@@ -26,7 +26,7 @@ from cassi.files import (
     write_cube,
     write_measurement,
 )
-from cassi.files.cube_store import cube_store, gather_cubes
+from cassi.files.cube_store import gather_cubes
 from cassi.optics.measurement import Measurement
 
 BANDS = [450.0, 500.0, 550.0, 600.0, 650.0]
@@ -217,18 +217,10 @@ def test_a_sequence_is_gathered_whole(tmp_path):
     assert sorted(tmp_path.iterdir()) == before
 
 
-@pytest.fixture(params=["single", "film", "tiled"])
+@pytest.fixture(params=["single", "film"])
 def result(request, tmp_path):
     """A file and its number of frames, 0 for a single cube."""
     datasets = {"measurement": SNAPSHOT, "residual": SNAPSHOT, "uncertainty": CUBE / 10}
-    if request.param == "tiled":
-        with cube_store(tmp_path / "tiled.h5") as store:
-            store.make("cube", CUBE.shape, axes="CHW")
-            store.add("cube", np.s_[:], CUBE)
-            store.put("wavelengths", np.array(BANDS))
-            store.put("measurement", SNAPSHOT)
-            store.state({"unit": "counts"})
-        return tmp_path / "tiled.h5", 0
     what = {"wavelengths": BANDS, "datasets": datasets, "attributes": {"unit": "counts"}}
     made = [write_cube(tmp_path / f"{k}.h5", CUBE + k, **what) for k in range(3)]
     return (made[0], 0) if request.param == "single" else (gather_cubes(tmp_path / "film.h5", made), 3)

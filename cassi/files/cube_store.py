@@ -1,7 +1,6 @@
-"""A cube written in parts: tiles of a frame larger than memory, or frames of a sequence."""
+"""The cubes of a sequence in one file, written frame by frame."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,74 +16,18 @@ from cassi.optics.measurement import any_bad
 from cassi.optics.wavelengths import pair_bands, span
 
 SIDE = 64  # of a chunk [pixel]
+IMAGES = "measurement", "residual"
+SHARED = "wavelengths", "bad_pixels", "sensitivity"
 COPIED = "unit", "scale", "version", "parameters", "camera", "origin", "turned", "resolution_nm"  # of the first frame
 
 
-class CubeStore:
-    """An HDF5 result being written, see `cube_store`. Its arrays are 0 at first; parts are added in any order."""
-
-    def __init__(self, file: h5py.File, path: Path) -> None:
-        self._file, self._path = file, path
-
-    def make(self, name: str, shape: tuple[int, ...], *, axes: str) -> None:
-        """Create a float32 array of zeros; `axes` are the letters of its axes (N frame, C band, H row, W column).
-
-        A band and a spectrum are both read without the rest: a chunk holds all bands of some pixels.
-        """
-        pixels = [min(SIDE, n) for n in shape[-2:]] if "C" in axes else list(shape[-2:])
-        chunks = (*(1 if letter == "N" else n for letter, n in zip(axes, shape[:-2], strict=False)), *pixels)
-        with signals_held():
-            array = self._file.create_dataset(name, shape=shape, dtype=np.float32, chunks=chunks, track_times=False)
-            array.attrs["axes"] = np.bytes_(axes)
-
-    def add(self, name: str, where: Any, values: np.ndarray) -> None:
-        """Add values to an array at `where`, a NumPy index; OutputError if the file was removed meanwhile."""
-        check_kept(self._path)
-        with signals_held():
-            self._file[name][where] += values
-
-    def read(self, name: str, where: Any) -> np.ndarray:
-        """The current values of an array at `where`."""
-        return np.asarray(self._file[name][where])
-
-    def put(self, name: str, values: np.ndarray) -> None:
-        """Write a whole array."""
-        with signals_held():
-            self._file.create_dataset(name, data=values, track_times=False)
-
-    def state(self, attributes: Attributes) -> None:
-        """Write attributes; anything but text and numbers becomes JSON."""
-        with signals_held():
-            self._file.attrs.update(plain_attributes(attributes))
-
-
 def check_store(path: PathLike, overwrite: bool = False) -> Path:
-    """Check that a file can be written in parts, and return its path; raises OutputError as `cube_store` does."""
+    """Check that a file can be written in parts, and return its path; raises OutputError as `gather_cubes` does."""
     path = check_output(path, overwrite)
     if path.suffix.lower() not in (".h5", ".hdf5"):
         what = "only HDF5 can be written in parts, expected the suffix .h5 or .hdf5"
         raise OutputError(f"{path}: {what}; `cassi export` makes other formats of it")
     return path
-
-
-@contextmanager
-def cube_store(path: PathLike, *, overwrite: bool = False) -> Iterator[CubeStore]:
-    """Yield a `CubeStore` to fill; at the end of the block the file is moved into place, whole or not at all.
-
-    Raises:
-        OutputError: the suffix is not that of HDF5, the file exists, its folder does not, or the disk is full; nothing
-            is left behind.
-    """
-    path = check_store(path, overwrite)
-    with replacing(path, overwrite) as temporary, hdf5_target(temporary) as target:
-        file = h5py.File(target, "w")
-        try:
-            yield CubeStore(file, temporary)
-            with signals_held():
-                label_axes(file)
-        finally:
-            with signals_held():  # closing writes the buffers of HDF5
-                file.close()
 
 
 def gather_cubes(
@@ -103,61 +46,77 @@ def gather_cubes(
 
     Raises:
         InputError: no results, or cubes that differ in size or bands.
-        OutputError: see `cube_store`.
+        OutputError: the suffix is not that of HDF5, the file exists, its folder does not, or the disk is full; nothing
+            is left behind.
     """
     if not results:
         raise InputError("no frames to gather; give at least one result")
-    residuals, together, misfits = np.full(len(results), np.nan, "f4"), np.zeros(len(results), "f4"), []
-    choices, concerns = list[dict[str, Any]](), dict[str, None]()
-    shapes: dict[str, tuple[int, ...]] = {}
-    bad: np.ndarray | None = None
-    even: np.ndarray | None = None
-    nm: np.ndarray | None = None
-    with cube_store(path, overwrite=overwrite) as store:
-        for t, result in enumerate(results):
-            with damage_as_input_error(Path(result), "a result"), open_file(Path(result)) as frame:
-                # of snapshot and residual only that of the frame itself, which precedes its neighbors
-                images = {name: frame[name].shape[-2:] for name in ("measurement", "residual") if name in frame}
-                content = images | {name: frame[name].shape for name in ("cube", "truth") if name in frame}
+    path, count = check_store(path, overwrite), len(results)
+    shapes, shared, stated = dict[str, tuple[int, ...]](), dict[str, Any](), list[dict[str, Any]]()
+    with replacing(path, overwrite) as temporary, hdf5_target(temporary) as target:
+        file = h5py.File(target, "w")
+        try:
+            for t, result in enumerate(results):
+                arrays, known, said = _read_frame(Path(result))
+                stated.append(said)
+                check_kept(temporary)
+                content = {name: values.shape for name, values in arrays.items()}
                 if t == 0:
-                    shapes = content
+                    shapes, shared = content, known
                     for name, shape in shapes.items():
-                        store.make(name, (len(results), *shape), axes="NCHW" if len(shape) == 3 else "NHW")
-                    if "wavelengths" in frame:
-                        store.put("wavelengths", frame["wavelengths"][:])
-                    copied = {name: frame.attrs[name] for name in COPIED if name in frame.attrs}
-                    store.state(copied | dict(attributes or {}))
-                    even = frame["sensitivity"][:] if "sensitivity" in frame else None
+                        _make(file, name, (count, *shape))
                 if content != shapes:
                     raise InputError(f"{result}: holds {content}, the first frame {shapes}; give frames of one run")
-                own = frame["wavelengths"][:] if "wavelengths" in frame else None
-                nm = own if nm is None else nm
+                nm, own = shared.get("wavelengths"), known.get("wavelengths")
+                shared |= {"wavelengths": own} if nm is None and own is not None else {}
                 order = pair_bands(nm, own)
                 if nm is not None and own is not None and order is None:
-                    what = f"{result}: has {span(own)}, the first frame {span(nm)}"
-                    raise InputError(f"{what}; give frames of one camera")
-                for name, shape in shapes.items():
-                    values = frame[name][0] if frame[name].ndim > len(shape) else frame[name][:]
-                    store.add(name, t, values if order is None or len(shape) < 3 else values[order])
-                if "bad_pixels" in frame:
-                    bad = any_bad((bad, frame["bad_pixels"][:]))
-                if even is not None and not ("sensitivity" in frame and np.array_equal(even, frame["sensitivity"][:])):
-                    even = None
-                residuals[t] = frame.attrs.get("residual", np.nan)
-                together[t] = parse_json(str(frame.attrs.get("parameters", "{}"))).get("together", 0)
-                concerns |= dict.fromkeys(parse_json(str(frame.attrs.get("concerns", "[]"))))
-                choices.append(parse_json(str(frame.attrs.get("choice", "{}"))))
-                choices[-1].pop("plan", None)  # one for all, nearly, and large
-                if not frame.attrs.get("ok", True):
-                    misfits.append(str(frame.attrs.get("verdict", "")))
-        store.put("residuals", residuals)
-        store.put("together", together)
-        store.state({"choice": {"frames": choices}, "concerns": list(concerns)})
-        if bad is not None:
-            store.put("bad_pixels", bad)
-        if even is not None:
-            store.put("sensitivity", even)
-        if misfits:
-            verdict = f"{len(misfits)} of {len(results)} frames do not fit the mask; {misfits[0]}"
-            store.state({"ok": False, "verdict": verdict})
-    return Path(path)
+                    raise InputError(
+                        f"{result}: has {span(own)}, the first frame {span(nm)}; give frames of one camera"
+                    )
+                shared["bad_pixels"] = any_bad((shared.get("bad_pixels"), known.get("bad_pixels")))
+                if not np.array_equal(shared.get("sensitivity", ()), known.get("sensitivity", ())):
+                    shared["sensitivity"] = None  # of one frame is not of all
+                with signals_held():
+                    for name, values in arrays.items():
+                        file[name][t] = values if order is None or name in IMAGES else values[order]
+            rest = {name: values for name, values in shared.items() if values is not None}
+            for name in ("residuals", "together"):
+                rest[name] = np.array([said[name] for said in stated], np.float32)
+            facts = {name: stated[0][name] for name in COPIED if name in stated[0]} | dict(attributes or {})
+            facts |= {"choice": {"frames": [said["choice"] for said in stated]}}
+            if misfits := [str(said.get("verdict", "")) for said in stated if not said.get("ok", True)]:
+                words = f"{len(misfits)} of {count} frames do not fit the mask; {misfits[0]}"
+                facts |= {"ok": False, "verdict": words}
+            with signals_held():
+                for name, values in rest.items():
+                    file.create_dataset(name, data=values, track_times=False)
+                file.attrs.update(plain_attributes(facts))
+                label_axes(file)
+        finally:
+            with signals_held():  # closing writes the buffers of HDF5
+                file.close()
+    return path
+
+
+def _read_frame(path: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, Any]]:
+    """What a result holds: the arrays of its frame alone, those of its camera, and its attributes."""
+    with damage_as_input_error(path, "a result"), open_file(path) as frame:
+        arrays = {name: frame[name][:] for name in ("cube", "truth", *IMAGES) if name in frame}
+        arrays |= {name: a[0] for name, a in arrays.items() if name in IMAGES and a.ndim > 2}  # precedes its neighbors'
+        said = dict(frame.attrs)
+        said["together"] = parse_json(str(said.get("parameters", "{}"))).get("together", 0)
+        said["residuals"] = float(said.get("residual", np.nan))
+        said["choice"] = parse_json(str(said.get("choice", "{}")))
+        said["choice"].pop("plan", None)  # one for all, nearly, and large
+        return arrays, {name: frame[name][:] for name in SHARED if name in frame}, said
+
+
+def _make(file: h5py.File, name: str, shape: tuple[int, ...]) -> None:
+    """Create a float32 array. A band and a spectrum are both read without the rest: a chunk holds all bands of some
+    pixels."""
+    letters, pixels = ("NCHW", [min(SIDE, n) for n in shape[-2:]]) if len(shape) == 4 else ("NHW", shape[-2:])
+    chunks = (1, *shape[1:-2], *pixels)
+    with signals_held():
+        array = file.create_dataset(name, shape=shape, dtype=np.float32, chunks=chunks, track_times=False)
+        array.attrs["axes"] = np.bytes_(letters)
