@@ -57,35 +57,36 @@ def gather_cubes(
         file = h5py.File(target, "w")
         try:
             for t, result in enumerate(results):
-                arrays, known, said = _read_frame(Path(result))
-                stated.append(said)
-                check_kept(temporary)
-                content = {name: values.shape for name, values in arrays.items()}
-                if t == 0:
-                    shapes, shared = content, known
-                    for name, shape in shapes.items():
-                        _make(file, name, (count, *shape))
-                if content != shapes:
-                    raise InputError(f"{result}: holds {content}, the first frame {shapes}; give frames of one run")
-                nm, own = shared.get("wavelengths"), known.get("wavelengths")
-                shared |= {"wavelengths": own} if nm is None and own is not None else {}
-                order = pair_bands(nm, own)
-                if nm is not None and own is not None and order is None:
-                    raise InputError(
-                        f"{result}: has {span(own)}, the first frame {span(nm)}; give frames of one camera"
-                    )
-                shared["bad_pixels"] = any_bad((shared.get("bad_pixels"), known.get("bad_pixels")))
-                if not np.array_equal(shared.get("sensitivity", ()), known.get("sensitivity", ())):
-                    shared["sensitivity"] = None  # of one frame is not of all
-                with signals_held():
-                    for name, values in arrays.items():
-                        file[name][t] = values if order is None or name in IMAGES else values[order]
+                with damage_as_input_error(Path(result), "a result"):
+                    arrays, known, said = _read_frame(Path(result))
+                    stated.append(said)
+                    check_kept(temporary)
+                    content = {name: values.shape for name, values in arrays.items()}
+                    if t == 0:
+                        shapes, shared = content, known
+                        for name, shape in shapes.items():
+                            _make(file, name, (count, *shape))
+                    if content != shapes:
+                        raise InputError(f"{result}: holds {content}, the first frame {shapes}; give frames of one run")
+                    nm, own = shared.get("wavelengths"), known.get("wavelengths")
+                    shared |= {"wavelengths": own} if nm is None and own is not None else {}
+                    order = pair_bands(nm, own)
+                    if nm is not None and own is not None and order is None:
+                        raise InputError(
+                            f"{result}: has {span(own)}, the first frame {span(nm)}; give frames of one camera"
+                        )
+                    shared["bad_pixels"] = any_bad((shared.get("bad_pixels"), known.get("bad_pixels")))
+                    if not np.array_equal(shared.get("sensitivity", ()), known.get("sensitivity", ())):
+                        shared["sensitivity"] = None  # of one frame is not of all
+                    with signals_held():
+                        for name, values in arrays.items():
+                            file[name][t] = values if order is None or name in IMAGES else values[order]
             rest = {name: values for name, values in shared.items() if values is not None}
             for name in ("residuals", "together"):
                 rest[name] = np.array([said[name] for said in stated], np.float32)
             facts = {name: stated[0][name] for name in COPIED if name in stated[0]} | dict(attributes or {})
             facts |= {"choice": {"frames": [said["choice"] for said in stated]}}
-            if misfits := [str(said.get("verdict", "")) for said in stated if not said.get("ok", True)]:
+            if misfits := [said["misfit"] for said in stated if said["misfit"] is not None]:
                 words = f"{len(misfits)} of {count} frames do not fit the mask; {misfits[0]}"
                 facts |= {"ok": False, "verdict": words}
             with signals_held():
@@ -101,12 +102,13 @@ def gather_cubes(
 
 def _read_frame(path: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, Any]]:
     """What a result holds: the arrays of its frame alone, those of its camera, and its attributes."""
-    with damage_as_input_error(path, "a result"), open_file(path) as frame:
+    with open_file(path) as frame:
         arrays = {name: frame[name][:] for name in ("cube", "truth", *IMAGES) if name in frame}
         arrays |= {name: a[0] for name, a in arrays.items() if name in IMAGES and a.ndim > 2}  # precedes its neighbors'
         said = dict(frame.attrs)
-        said["together"] = parse_json(str(said.get("parameters", "{}"))).get("together", 0)
-        said["residuals"] = float(said.get("residual", np.nan))
+        together = parse_json(str(said.get("parameters", "{}"))).get("together", 0)
+        said["together"], said["residuals"] = (float(n) for n in (together, said.get("residual", np.nan)))
+        said["misfit"] = None if said.get("ok", True) else str(said.get("verdict", ""))
         said["choice"] = parse_json(str(said.get("choice", "{}")))
         said["choice"].pop("plan", None)  # one for all, nearly, and large
         return arrays, {name: frame[name][:] for name in SHARED if name in frame}, said
