@@ -86,6 +86,7 @@ def gather_cubes(
                 rest[name] = np.array([said[name] for said in stated], np.float32)
             facts = {name: stated[0][name] for name in COPIED if name in stated[0]} | dict(attributes or {})
             facts |= {"choice": {"frames": [said["choice"] for said in stated]}}
+            facts |= {"concerns": list(dict.fromkeys(text for said in stated for text in said["concerns"]))}
             if misfits := [said["misfit"] for said in stated if said["misfit"] is not None]:
                 words = f"{len(misfits)} of {count} frames do not fit the mask; {misfits[0]}"
                 facts |= {"ok": False, "verdict": words}
@@ -111,6 +112,7 @@ def _read_frame(path: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray
         said["misfit"] = None if said.get("ok", True) else str(said.get("verdict", ""))
         said["choice"] = parse_json(str(said.get("choice", "{}")))
         said["choice"].pop("plan", None)  # one for all, nearly, and large
+        said["concerns"] = [*map(str, parse_json(str(said.get("concerns", "[]"))))]
         return arrays, {name: frame[name][:] for name in SHARED if name in frame}, said
 
 
