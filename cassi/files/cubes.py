@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import torch
 from scipy.interpolate import CubicSpline
 from torch import Tensor
 
@@ -67,13 +68,7 @@ def read_mask(path: PathLike, *, key: str | None = None, count: int | None = Non
     return mask_to_float32(values, entry.where)[0]
 
 
-TURNS = {  # of a picture, degrees clockwise, or upside down: transposed first, then rows and columns reversed
-    "none": (False, False, False),
-    "90": (True, False, True),
-    "180": (False, True, True),
-    "270": (True, True, False),
-    "flip": (False, True, False),
-}
+TURNS = {"none": 0, "90": 3, "180": 2, "270": 1, "flip": 0}  # quarter turns counterclockwise, of degrees clockwise
 MAX_OUTPUT_BANDS = 2000
 
 Picture = TypeVar("Picture", np.ndarray, Tensor)
@@ -86,21 +81,10 @@ def turn(picture: Picture, how: str) -> Picture:
         >>> turn(np.array([[1, 2], [3, 4]]), "90").tolist()
         [[3, 1], [4, 2]]
     """
-    transposed, rows, columns = TURNS[how]
-    picture = picture.swapaxes(-1, -2) if transposed else picture
-    axes = tuple(axis for axis, reverse in ((-2, rows), (-1, columns)) if reverse)
-    return picture.flip(axes) if isinstance(picture, Tensor) else np.ascontiguousarray(np.flip(picture, axes))
-
-
-def turned_part(rows: slice, columns: slice, shape: tuple[int, int], how: str) -> tuple[slice, slice]:
-    """Where a part of a picture (H, W) lies once that is turned."""
-    transposed, *reverse = TURNS[how]
-    parts, sizes = ((columns, rows), shape[::-1]) if transposed else ((rows, columns), shape)
-    first, second = (
-        slice(n - part.stop, n - part.start) if back else part
-        for part, n, back in zip(parts, sizes, reverse, strict=True)
-    )
-    return first, second
+    if isinstance(picture, Tensor):
+        return picture.flip(-2) if how == "flip" else torch.rot90(picture, TURNS[how], (-2, -1))
+    turned = np.flip(picture, -2) if how == "flip" else np.rot90(picture, TURNS[how], (-2, -1))
+    return np.ascontiguousarray(turned)
 
 
 def parse_output_bands(given: str | Sequence[float] | np.ndarray) -> np.ndarray:
