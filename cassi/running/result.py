@@ -269,7 +269,7 @@ def as_wanted(
 def turned(cube: Tensor, how: str) -> Tensor:
     """`turn` a cube in its place, image by image, as it may be larger than memory."""
     height, width = cube.shape[-2:]
-    size = (width, height) if TURNS[how][0] else (height, width)
+    size = (width, height) if TURNS[how] % 2 else (height, width)
     images = cube.contiguous().view(-1, height, width)
     for image in images:
         image.view(size).copy_(turn(image, how))
