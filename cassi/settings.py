@@ -166,7 +166,7 @@ def setting(
     *,
     group: str = "method",
     above: float | None = None,
-    recorded: bool = True,
+    at_reading: bool = False,
     value: str | None = None,
     type: Callable[[str], Any] | None = None,
     choices: tuple[str, ...] | None = None,
@@ -177,10 +177,11 @@ def setting(
 ) -> Any:
     """A field of `Settings`: its default, its `Option`, the group in the help, its lower limit (exclusive).
 
-    A `recorded` field is among the `parameters` of a result; the camera's are recorded as they were found.
+    A field that counts `at_reading` belongs to the measurement that is read with it, and is recorded as found there;
+    the others are among the `parameters` of a result.
     """
     made = Option(name, help, value, "", type, choices, default, None, False, needs, excludes, why, reads)
-    return field(default=default, metadata={"option": made, "group": group, "above": above, "recorded": recorded})
+    return field(default=default, metadata={"option": made, "group": group, "above": above, "at_reading": at_reading})
 
 
 AUTO = ("solver=auto",)
@@ -200,27 +201,27 @@ class Settings:
         'fast'
     """
 
-    shifts: Sequence[float] | None = setting(None, "displacement of each band on the detector [pixel]", recorded=False)
+    shifts: Sequence[float] | None = setting(None, "displacement of each band on the detector [pixel]", at_reading=True)
     """C numbers; between pixels `cassi.optics.blurred.BlurredCASSI` is used."""
     num_bands: int | None = setting(
-        None, "number of bands", "--num-bands", group=CAMERA, value="C", type=count, recorded=False
+        None, "number of bands", "--num-bands", group=CAMERA, value="C", type=count, at_reading=True
     )
     """C. What is not given of step and num_bands follows from W' - W."""
     step: float | None = setting(
         None, "displacement between neighboring bands, any sign", "--step", group=CAMERA, value="PX", type=number,
-        recorded=False,
+        at_reading=True,
     )  # fmt: skip
     """[pixel], instead of shifts."""
     wavelengths: str | Sequence[float] | Array | None = setting(
         None,
         "band centers: start:stop:count, a list 450,460,..., a preset (tsa-net-28, mst-28, smem-24, cave-31), a file, "
         'or "unknown"',
-        "--wavelengths", group=CAMERA, value="NM", reads=True, recorded=False,
+        "--wavelengths", group=CAMERA, value="NM", reads=True, at_reading=True,
     )  # fmt: skip
     """(C,) [nm], or a text (`cassi.optics.wavelengths`). The default solver takes spectra to be smooth over them."""
     bad_pixels: Array | None = setting(
         None, "map of the detector, nonzero where a pixel is bad", "--bad-pixels", group=CAMERA, value="FILE",
-        reads=True, recorded=False,
+        reads=True, at_reading=True,
     )  # fmt: skip
     """(H, W') bool, True where the detector says nothing; these pixels are left out exactly."""
     black_level: float | None = setting(
@@ -231,7 +232,7 @@ class Settings:
     dark: PathLike | Array | None = setting(
         None, "dark frames at the exposure of the snapshot: a file, a stack or a folder",
         "--dark", group=CAMERA, value="FILE",
-        excludes=("black_level",), why="a dark frame holds it", reads=True, recorded=False,
+        excludes=("black_level",), why="a dark frame holds it", reads=True, at_reading=True,
     )  # fmt: skip
     """Or an array (H, W'), in counts where y was read from counts."""
     camera: str | FoundCamera = setting(
@@ -245,21 +246,21 @@ class Settings:
         None, "filters of a mosaic sensor: 4x4, one band each, row by row; rggb, bggr, grbg or gbrg; or a file with "
         "their numbers",
         "--pattern", group=CAMERA, value="PxQ|FILE", needs=("camera=mosaic",), excludes=(SHOTS,), reads=True,
-        recorded=False,
+        at_reading=True,
     )  # fmt: skip
     """Or an array (p, q), see `cassi.Mosaic.from_pattern`."""
     pattern_offset: Sequence[int] = setting(
         (0, 0), "row and column of the pattern at the first pixel of the frame", "--pattern-offset",
-        group=CAMERA, value="R,C", type=place, needs=("pattern",), recorded=False,
+        group=CAMERA, value="R,C", type=place, needs=("pattern",), at_reading=True,
     )  # fmt: skip
     response: PathLike | Array | None = setting(
         None, "transmission of each filter (row) in each band (column): a table or an array", "--response",
-        group=CAMERA, value="FILE", needs=("pattern",), reads=True, recorded=False,
+        group=CAMERA, value="FILE", needs=("pattern",), reads=True, at_reading=True,
     )  # fmt: skip
     """Or an array (K, C); by default each filter has a band of its own."""
     crosstalk: PathLike | Array | None = setting(
         None, "share of each filter's signal (column) in the pixels of each filter (row)", "--crosstalk",
-        group=CAMERA, value="FILE", needs=("pattern",), reads=True, recorded=False,
+        group=CAMERA, value="FILE", needs=("pattern",), reads=True, at_reading=True,
     )  # fmt: skip
     """Or an array (K, K)."""
     psf: float | Array | None = setting(
@@ -269,16 +270,16 @@ class Settings:
     """> 0, or taps (M,), or (C, M) with one per band (`BlurredCASSI`)."""
     gain: float | None = setting(
         None, "electrons per count, or per unit of floats that are no counts", "--gain",
-        group=CAMERA, value="E", type=number, recorded=False,
+        group=CAMERA, value="E", type=number, at_reading=True,
     )  # fmt: skip
     """Electrons per unit of y, where known."""
     read_noise: float | None = setting(
-        None, "read noise [electrons]", "--read-noise", group=CAMERA, value="E", type=number, recorded=False
+        None, "read noise [electrons]", "--read-noise", group=CAMERA, value="E", type=number, at_reading=True
     )
     """Standard deviation [electron], where known."""
     white: PathLike | Measurement | None = setting(
         None, "capture of a white reference, same camera and light: the cube becomes reflectance",
-        "--white", group=CAMERA, value="FILE", reads=True, recorded=False,
+        "--white", group=CAMERA, value="FILE", reads=True,
     )  # fmt: skip
     """A `Measurement` of it, or its file, read as that of the snapshot."""
     white_reflectance: float | PathLike | Spectrum = setting(
@@ -390,13 +391,22 @@ class Settings:
         """Whether the camera is searched for in the snapshot."""
         return isinstance(self.camera, str) and self.camera in ("find", "align") and self.psf is None
 
+    def as_read(self) -> Settings:
+        """What is left of them for a measurement that was read with them, its levels and dark frame subtracted."""
+        left: dict[str, Any] = {field.name: field.default for field in fields(self) if field.metadata["at_reading"]}
+        level = None if self.black_level is None and self.dark is None else 0.0
+        camera = "as-given" if self.camera in ("dd", *IN_PLACE) else self.camera
+        return replace(self, **left, black_level=level, camera=camera)
+
     def without_white(self) -> Settings:
         """The same without a white reference."""
         return replace(self, white=None, white_reflectance=1.0, exposure_ratio=1.0)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for the record of a result: of files and what was read from one the name, of others "given"."""
-        return {field.name: _plain(getattr(self, field.name)) for field in fields(self) if field.metadata["recorded"]}
+        return {
+            field.name: _plain(getattr(self, field.name)) for field in fields(self) if not field.metadata["at_reading"]
+        }
 
 
 OPTIONS: dict[str, Option] = {

@@ -32,10 +32,8 @@ def inform(args: argparse.Namespace, text: str) -> None:
 
 
 def settings_of(args: argparse.Namespace, task: Task) -> Settings:
-    """The settings with the capture of the white reference; their other files can be read."""
-    settings = replace(task.settings, white=task.read(args.white)) if args.white else task.settings
-    open_files(settings)
-    return settings
+    """The settings with the capture of the white reference."""
+    return replace(task.settings, white=task.read(args.white)) if args.white else task.settings
 
 
 def describe_measurement(args: argparse.Namespace, m: Measurement, *, many: bool = False) -> None:
@@ -89,7 +87,7 @@ def dry_run(args: argparse.Namespace, task: Task, *, kept: bool) -> str:
     print(describe(*dict.fromkeys((*task.frames[0].paths, *args.mask))))
     m = task.measurement(task.frames[0])
     describe_measurement(args, m, many=task.many)
-    m = check(m, settings_of(args, task), listener_of(args, lambda step, share: None))
+    m = check(m, open_files(settings_of(args, task)), listener_of(args, lambda step, share: None))
     if kept:
         return f"{finished(task)}; nothing would be computed"
     names = [frame.name for frame in task.frames]

@@ -5,7 +5,7 @@ import glob
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,10 @@ from cassi.files.frames import find_files, frame_name, is_stack, natural, option
 from cassi.files.reading import open_measurement
 from cassi.optics.mask_match import TURNS, check_masks
 from cassi.optics.measurement import Measurement, check_arrays, join_shots
+from cassi.running.arguments import read_options
 from cassi.running.fingerprint import Frame
 from cassi.running.many import by_name
-from cassi.settings import IN_PLACE, MANY, SHOTS, Settings
+from cassi.settings import MANY, SHOTS, Settings
 
 
 @dataclass(frozen=True)
@@ -113,13 +114,14 @@ def make_task(args: argparse.Namespace, files: Sequence[str]) -> Task:
     if many or shots > 1:  # of one shot in the order of the numbers in their names
         others = [*args.mask, *args.calibration, *filter(None, [args.bad_pixels, args.dark])]
         found = [str(file) for file in find_files(files, others)]
-    read = _reading(args, found, shots, together=many or shots > 1)
+    settings = _settings(args)
+    read = _reading(args, settings, found, shots, together=many or shots > 1)
     one = len(files) == 1 and found == list(files)
     frames = _frames(args, found, read, one=one) if many or shots > 1 else [_scene(found)]
     if len(frames) > 1 and not many:
         many = True
         check("reconstruct", args, [SHOTS] * (shots > 1) + [MANY])
-    return Task(frames, many, read, _settings(args))
+    return Task(frames, many, read, settings.as_read())
 
 
 def _stated_shots(path: str) -> int | None:
@@ -132,24 +134,22 @@ def _stated_shots(path: str) -> int | None:
 
 
 def _settings(args: argparse.Namespace) -> Settings:
-    """The settings that have an option of their name, but for those that reading takes care of."""
-    at_reading = {*(field.name for cls in (Reading, ReadOptions, Levels) for field in fields(cls))}
-    values = {name: value for name, value in values_for(Settings, args).items() if name not in at_reading}
-    values["black_level"] = None if args.black_level is None and args.dark is None else 0.0  # reading subtracts it
-    if args.camera in ("dd", *IN_PLACE):
-        values["camera"] = "as-given"  # reading takes care of it
+    """The settings that are asked for; those that a measurement is read with, too."""
+    values = values_for(Settings, args)
     if args.align or args.calibration:
         values["camera"] = "align" if args.align else "as-given"
     CameraNoise(args.gain, None if args.gain is None else args.read_noise)
     return Settings(**values)
 
 
-def _reading(args: argparse.Namespace, files: Sequence[str], shots: int, *, together: bool) -> Reading:
+def _reading(
+    args: argparse.Namespace, settings: Settings, files: Sequence[str], shots: int, *, together: bool
+) -> Reading:
     """How each shot is read; where scenes belong together, integer counts by one bit depth."""
     mask = args.mask[0] if len(args.mask) == 1 else None
-    levels = Levels(**values_for(Levels, args))
-    options = ReadOptions(**values_for(ReadOptions, args) | {"mask": mask, "levels": levels})
-    options = replace(options, sheared=args.camera == "dd", step=0 if args.camera in IN_PLACE else options.step)
+    levels = Levels(args.bit_depth, settings.black_level, args.saturation)
+    named = {name: getattr(args, name) for name in ("key", "mask_key", "bad_pixels")}
+    options = replace(read_options(settings), mask=mask, levels=levels, **named)
     each = (options,) * shots
     if shots > 1 and not args.calibration:
         each = options_of_shots(files[0], options, shots, args.mask, own=not is_stack(files[0], args.key))
@@ -159,7 +159,7 @@ def _reading(args: argparse.Namespace, files: Sequence[str], shots: int, *, toge
         each = tuple(replace(one, levels=levels) for one in each)
     calibrations = tuple(Calibration.load(path) for path in args.calibration)
     dark = None if args.dark is None else read_dark(args.dark)
-    return Reading(each, calibrations, args.turn_mask, args.gain, args.read_noise, dark)
+    return Reading(each, calibrations, args.turn_mask, settings.gain, settings.read_noise, dark)
 
 
 def _frames(args: argparse.Namespace, files: Sequence[str], read: Reading, *, one: bool) -> list[Frame]:

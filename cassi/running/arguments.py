@@ -66,21 +66,22 @@ def load(measurement: Array | Measurement | PathLike, mask: Array | PathLike | N
 def _read(path: PathLike, mask: Array | PathLike | None, settings: Settings) -> Measurement:
     if settings.shifts is not None:
         raise InputError("a file states its shifts, or step and num_bands are given; leave out shifts")
-    step = 0 if settings.camera in IN_PLACE else settings.step
-    return read_scene(path, options=replace(_options(settings), mask=as_numpy(mask), step=step))
+    return read_scene(path, options=replace(read_options(settings), mask=as_numpy(mask)))
 
 
-def _options(settings: Settings) -> ReadOptions:
+def read_options(settings: Settings) -> ReadOptions:
+    """How a measurement is read, as far as settings say it."""
     arrays = {name: as_numpy(getattr(settings, name)) for name in ("wavelengths", "pattern", "response", "crosstalk")}
-    offset, sheared = settings.pattern_offset, settings.camera == "dd"
-    return ReadOptions(num_bands=settings.num_bands, sheared=sheared, pattern_offset=offset, **arrays)
+    step = 0 if settings.camera in IN_PLACE else settings.step
+    how = {"num_bands": settings.num_bands, "step": step, "sheared": settings.camera == "dd"}
+    return ReadOptions(**how, pattern_offset=settings.pattern_offset, **arrays)  # type: ignore[arg-type]
 
 
 def _from_arrays(measurement: Array, mask: Array | None, settings: Settings) -> Measurement:
     notes: list[str] = []
     if settings.pattern is not None:
         height, width = np.shape(as_numpy(measurement))[-2:]
-        mask = read_masks(_options(settings), (height, width), notes)
+        mask = read_masks(read_options(settings), (height, width), notes)
     if mask is None:
         raise InputError("a mask is needed beside the measurement: (H, W), or (C, H, W) with one per band")
     if np.ma.is_masked(measurement) or np.ma.is_masked(mask):

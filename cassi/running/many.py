@@ -31,7 +31,7 @@ from cassi.files.frames import find_files, frame_name, natural
 from cassi.files.reading import read_measurement
 from cassi.kernels.dispatch import pick_device
 from cassi.kernels.machine import free_memory, num_cores
-from cassi.running.arguments import load
+from cassi.running.arguments import load, open_files
 from cassi.running.fingerprint import Frame, changed_since, fingerprints, named_files, stamps_of
 from cassi.running.once import Once
 from cassi.running.pipeline import (
@@ -115,14 +115,17 @@ class SolveWith:
     camera: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_lights", Once[Light]())  # of the white reference, no part of the value
+        # of the white reference, and settings with their files read: no part of the value
+        object.__setattr__(self, "_lights", Once[Light]())
+        object.__setattr__(self, "_opened", Once[Settings]())
 
     def __call__(
         self, m: Measurement, monitor: Monitor | None = None, frames: SolveFrames | None = None
     ) -> Reconstruction:
-        m = load(m, None, self.settings)
-        lights = None if self.settings.searches else self._lights  # type: ignore[attr-defined]
-        result = reconstruct_measurement(m, self.settings, Listener(monitor=monitor), frames, lights)
+        settings: Settings = self._opened.get("settings", partial(open_files, self.settings))  # type: ignore[attr-defined]
+        lights = None if settings.searches else self._lights  # type: ignore[attr-defined]
+        m, listener = load(m, None, settings), Listener(monitor=monitor)
+        result = reconstruct_measurement(m, settings, listener, frames, lights)
         stated = {} if self.camera is None else {"camera": self.camera}
         return replace(result, parameters={**result.parameters, **stated})
 
