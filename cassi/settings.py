@@ -139,7 +139,7 @@ def check_together(
 ) -> None:
     """Raise InputError (kind "conflict") for values, by field, that lack what they need or exclude each other.
 
-    `spell` makes the name that the user knows from that of a field.
+    `spell` turns the name of a field into the one that the user knows.
     """
     options = [option for option in options if option.field in values]
     present = {*situations}
@@ -281,7 +281,7 @@ class Settings:
         None, "capture of a white reference, same camera and light: the cube becomes reflectance",
         "--white", group=CAMERA, value="FILE", reads=True,
     )  # fmt: skip
-    """A `Measurement` of it, or its file, read as that of the snapshot."""
+    """A `Measurement` of it, or its file, read like the snapshot's."""
     white_reflectance: float | PathLike | Spectrum = setting(
         1.0, "its reflectance: 0.95, or a table over wavelength [nm] (default: 1)",
         "--white-reflectance", group=CAMERA, value="R|FILE", needs=("white",),

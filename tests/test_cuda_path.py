@@ -172,7 +172,7 @@ def test_frames_of_a_stack_with_a_plan_are_solved_together(monkeypatch):
     A = CASSI.from_step(mask, 2, BANDS)
     stack = torch.stack([y, 0.5 * y, 3 * A.forward(x.flip(-2)), 0.1 * y, A.forward(x.flip(0))])
     expected = [reconstruct("cpu", one, plan=plan) for one in stack]
-    monkeypatch.setattr("cassi.running.pipeline.TOGETHER", 3)
+    monkeypatch.setattr("cassi.running.pipeline.MAX_BATCH", 3)
     said = []
     with pretend_cuda() as ledger:
         reconstruct("cuda", stack[:1], plan=plan)  # what is kept is computed

@@ -21,10 +21,10 @@ FACTS = [  # of choice, parameters, provenance and data: what is said of them
     ({}, {}, {"shifts": [0, 2, 4]}, "The bands are displaced by 2 px from one to the next."),
     ({}, {}, {"shifts": [0, 1.5, 4]}, "The bands are displaced by 1.5 to 2.5 px from one to the next."),
     ({}, {}, {"origin": {"wavelengths": "as given"}}, "Their wavelengths are as given."),
-    ({}, {}, {"origin": {"wavelengths": "the file a"}, "shifts": [0, 1]}, "next; their wavelengths are those of the f"),
-    ({}, {}, {"origin": {"mask": "mask.mat"}}, "The mask is that of mask.mat."),
+    ({}, {}, {"origin": {"wavelengths": "the file a"}, "shifts": [0, 1]}, "next; their wavelengths are as in the f"),
+    ({}, {}, {"origin": {"mask": "mask.mat"}}, "The mask was read from mask.mat."),
     ({}, {}, {"origin": {"mask": "c.h5", "refined": {"findings": ["moved", "its elements corrected"], "captures": 4}}},
-     "The mask is that of c.h5, which was refined from 4 captures before: moved, its elements corrected."),
+     "The mask was read from c.h5, which was refined from 4 captures before: moved, its elements corrected."),
     ({}, {}, {"origin": {"mask": "m.mat"}, "camera": {"accepted": False}},
      "It was used as it is: no correction was found with which the snapshot is predicted better."),
     ({}, {}, {"camera": {"accepted": False, "reason": "the snapshot is too small"}},
@@ -100,7 +100,8 @@ def test_a_refined_camera_is_named_with_what_was_corrected_of_it(tmp_path):
     text = methods_text(read_report(tmp_path / "y_cube.h5"))
     full = int((counts >= 700).sum())
     assert (
-        "that of camera.h5, which was refined from 4 captures before: its contrast 0.90, its elements corrected" in text
+        "read from camera.h5, which was refined from 4 captures before: its contrast 0.90, its elements corrected"
+        in text
     )
     print(text)
     assert f"{full} saturated" in text and "A black level of 100 counts was subtracted." in text

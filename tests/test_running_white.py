@@ -192,7 +192,7 @@ def test_the_methods_state_white_reference_and_dark_frame(bench, tmp_path):
     result.save(tmp_path / "cube.h5")
     text = methods_text(report_of(result))
     assert methods_text(read_report(tmp_path / "cube.h5")) == text
-    assert "A dark frame was subtracted from the snapshot and that of the white reference." in text
+    assert "A dark frame was subtracted from the snapshots of scene and white reference." in text
     assert "by the same camera, of reflectance 0.95, exposed for 0.25 of the scene's time; its values are ref" in text
     plain = methods_text(report_of(cassi.reconstruct(scene, **how, white=white)))
     assert "by the same camera; its values are reflectances." in plain and "dark" not in plain

@@ -122,7 +122,7 @@ def test_the_tables_of_a_gpu_are_made(hurried, monkeypatch):
         lambda *y, plan=None, **how: reconstruct(*y, plan=plan, **how) if plan else short(*y, **how),
     )
     monkeypatch.setattr(on_gpu, "Size", lambda stages, light: learned.Size(stages=1, light=light))
-    monkeypatch.setattr(on_gpu, "TOGETHER", 4)
+    monkeypatch.setattr(on_gpu, "MAX_BATCH", 4)
     said = list[str]()
     text = gpu(CPU, size=16, bands=4, seconds=0.01, tests=False, report=said.append)
     assert text == "\n".join(said) and text.startswith("the CPU; not measured on a GPU")

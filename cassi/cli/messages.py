@@ -18,7 +18,7 @@ from cassi.running.arguments import open_files
 from cassi.running.pipeline import Listener, check
 from cassi.running.result import Reconstruction
 from cassi.settings import Progress, Settings
-from cassi.solvers.loop import ENDED
+from cassi.solvers.loop import STATUS_WORDS
 
 
 def listener_of(args: argparse.Namespace, progress: Progress) -> Listener:
@@ -58,7 +58,7 @@ def describe_result(result: Reconstruction) -> list[str]:
     used = {**outcome.settings, "level": outcome.brightness, "black_level": outcome.black_level or None}
     shown = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in used.items()}
     listed = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items() if value is not None)
-    ended = ENDED.get(outcome.result.status, outcome.result.status)
+    ended = STATUS_WORDS.get(outcome.result.status, outcome.result.status)
     return [*lines, f"solver: {outcome.solver}, {listed}; the run {ended}"]
 
 

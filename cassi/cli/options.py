@@ -1,4 +1,4 @@
-"""The options of every command, and the parser that is made of them; those of a reconstruction are its `Settings`."""
+"""The options of every command, and the parser made of them; the options of a reconstruction are its `Settings`."""
 
 import argparse
 import re
@@ -207,8 +207,8 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
         ),
         "method": (
             *options_in("method"), TILE,
-            Option("--save-plan", "write the chosen plan, for --plan (.json); many snapshots all follow that of the "
-                "first", value="FILE", needs=("solver=auto",), excludes=("plan", "sequence"),
+            Option("--save-plan", "write the chosen plan, for --plan (.json); many snapshots all follow "
+                "the first plan", value="FILE", needs=("solver=auto",), excludes=("plan", "sequence"),
                 writes=(".json",)),
         ),
         RESULT: options_in(RESULT),

@@ -24,7 +24,7 @@ def inputs(options: Iterable[Option], args: argparse.Namespace, read: Iterable[s
     for option in (option for option in options if option.reads):
         value = getattr(args, option.field)
         for name in value if isinstance(value, list) else [value]:
-            which = f", that of {option.name}" if option.name.startswith("-") else ""
+            which = f", the file of {option.name}" if option.name.startswith("-") else ""
             taken[os.path.realpath(name or "")] = f"an input{which}"
     return taken
 

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         return run_bench(args) if args.bench is not None else run_scene(args)
     except InputError:
         raise
-    except ValueError as error:  # the library's word for an argument that cannot be
+    except ValueError as error:  # an invalid argument, as the library reports it
         raise InputError(one_line(error, limit=1000)) from error
 
 

@@ -16,7 +16,7 @@ _PARTS = 16  # into which the groups of patches are divided
 class CompiledGroups(NamedTuple):
     """Groups of patches, the filters of each, and the buffers of their application.
 
-    The groups are divided into parts, whose number is independent of that of threads: each sums into its own rows,
+    The groups are divided into parts, whose number does not depend on the threads: each sums into its own rows,
     which are added up in order.
     """
 

@@ -23,7 +23,7 @@ class Comparison:
 
     The numbers are "psnr" [dB], "ssim", "sam" (mean spectral angle, degrees) and the "peak" of the PSNR, which
     `band_psnr` has for each band, by its name; the "factor" of the first cube that fits best, and "psnr_scaled" with
-    it. The figure is that of `cassi.looking.figures.difference`.
+    it. The figure is `cassi.looking.figures.difference`.
     """
 
     names: tuple[str, str]

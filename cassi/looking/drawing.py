@@ -149,7 +149,7 @@ def draw_spectra(
 
 
 def draw_points(axes: Axes, points: Sequence[tuple[int, int]]) -> None:
-    """Small rings, and their numbers aside on the side where the picture has room, so that objects stay in sight."""
+    """Small rings, with labels where there is room, so that objects stay in sight."""
     height, width = axes.images[0].get_size()
     ring: dict[str, Any] = {"marker": "o", "markersize": 4.5, "markerfacecolor": "none"}
     for k, (row, column) in enumerate(points):

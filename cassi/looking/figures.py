@@ -146,7 +146,7 @@ def convergence(history: Sequence[Record], *, markers: Sequence[tuple[int, str]]
     """Residual and change of a solver against iterations, on a logarithmic axis.
 
     The history of a closed-form solver is empty, and the figure says so. `markers` are iterations at which the run
-    changed, with a label, for example that of another prior.
+    changed, with a label, such as another prior.
     """
     at, seconds, *both = np.array(history, dtype=float).reshape(-1, 4).T
     notes = [f"{k} {words} ({np.interp(k, at, seconds):.3g} s)" for k, words in markers]
@@ -281,7 +281,7 @@ def difference(
 
 @of_a_file
 def figures_of(data: ReportData, *, caption: str = "", look: Look = USUAL) -> dict[str, Figure]:
-    """All figures that apply to a result, by name, for `save_figures`; `caption` is that of the summary.
+    """All figures that apply to a result, by name, for `save_figures`; `caption` is for the summary.
 
     Always "summary", with snapshot and spectra, "bands", "srgb" and "convergence"; with a residual "residual", with a
     truth "errors", with an uncertainty "uncertainty".

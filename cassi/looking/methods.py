@@ -71,7 +71,7 @@ def _sentences(data: ReportData) -> Iterator[str]:
         low, *_, high = sorted({round(b - a, 6) for a, b in pairwise(shifts)}) * 2
         steps = f"{low:g}" if low == high else f"{low:.3g} to {high:.3g}"
         places = f"the bands are displaced by {steps} px from one to the next"
-    nm = f"their wavelengths are {'' if source == 'as given' else 'those of '}{source}" if source else ""
+    nm = f"their wavelengths are {'' if source == 'as given' else 'as in '}{source}" if source else ""
     yield "; ".join(filter(None, (places, nm)))
 
     # the camera
@@ -84,7 +84,7 @@ def _sentences(data: ReportData) -> Iterator[str]:
         before = (
             f", which was refined from {captures} before: {_listed(refined)}" if isinstance(refined, Mapping) else ""
         )
-        yield f"the mask is that of {mask}{before}"
+        yield f"the mask was read from {mask}{before}"
     if camera.get("accepted"):
         correction = _listed(camera) or str(camera.get("message", "")).rstrip(".")
         yield f"from the snapshot itself the camera was corrected: {correction}"
@@ -97,7 +97,7 @@ def _sentences(data: ReportData) -> Iterator[str]:
     if origin.get("calibrated"):
         yield "the counts were corrected by dark and flat frames"
     elif "dark" in origin:
-        both = "the snapshot and that of the white reference" if is_reflectance else "the snapshot"
+        both = "the snapshots of scene and white reference" if is_reflectance else "the snapshot"
         yield f"a dark frame was subtracted from {both}"
     elif _number(counts):
         yield f"a black level of {counts:.4g} counts was subtracted"
@@ -127,7 +127,7 @@ def _sentences(data: ReportData) -> Iterator[str]:
         network = f" with {choice['network']}" if choice.get("network") else ""
         used = [words.replace("{network}", network) for name, words in PRIORS.items() if name in prior]
         count = f" with {choice['components']} components" if choice.get("components") else ""
-        how = "are those of a plan that was made before"
+        how = "follow a plan that was made before"
         if _number(error):
             how = f"were chosen by their error at detector pixels that were held out, {error:.1%} in the end"
         yield (
@@ -142,7 +142,7 @@ def _sentences(data: ReportData) -> Iterator[str]:
             stated = ", of tabulated reflectance"
         stated += "" if float(exposure) == 1 else f", exposed for {1 / float(exposure):.3g} of the scene's time"
         yield (
-            "the cube was divided by that of a white reference, reconstructed from a snapshot by the same camera"
+            "the cube was divided by the cube of a white reference, reconstructed from a snapshot by the same camera"
             f"{stated}; its values are reflectances"
         )
     if (quality := parameters.get("quality")) not in (None, "default"):

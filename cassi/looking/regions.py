@@ -109,7 +109,7 @@ def spectrum_of(data: ReportData, region: Region, *, of: CubeLike | None = None)
     Args:
         data: see `cassi.looking.report_data.read_report` and `report_of`.
         region: polygon, box or pixel.
-        of: another cube of the same size instead of that of the result.
+        of: another cube of the same size, instead of the result's.
 
     Raises:
         InputError: the region contains no pixel of the scene.

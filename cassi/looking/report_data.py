@@ -95,7 +95,7 @@ class ReportData:
 
     @property
     def measured_unit(self) -> str:
-        """Unit of measurement and residual: that of the cube, unless it was divided by a white reference."""
+        """Unit of measurement and residual: the cube's, unless it was divided by a white reference."""
         return "" if self.unit == REFLECTANCE else self.unit
 
     @property

@@ -25,7 +25,7 @@ from cassi.looking.methods import methods_text
 from cassi.looking.metrics import band_psnr, residual_whiteness
 from cassi.looking.report_data import MAX_VALUES, ReportData, of_a_file, read_report, thinned
 from cassi.looking.spectra_points import points_of
-from cassi.solvers.loop import ENDED
+from cassi.solvers.loop import STATUS_WORDS
 
 MAX_SHOWN = 40  # numbers of a list
 CUBE_BITS = 12  # steps of 1/4094 of the range of a band, finer than a line on a screen
@@ -108,7 +108,7 @@ def make_page(data: ReportData) -> str:
         "psnr": None if data.truth is None else band_psnr(small.clip(0, peak), inside["truth"], peak=peak),
     }
     detector = next((image.shape for image in (data.residual, data.measurement) if image is not None), (1, 1))
-    provenance = {k: ENDED.get(str(v), v) if k == "status" else v for k, v in data.provenance.items()}
+    provenance = {k: STATUS_WORDS.get(str(v), v) if k == "status" else v for k, v in data.provenance.items()}
     camera = data.provenance.get("camera")
     correction = camera.get("message") if isinstance(camera, Mapping) and camera.get("accepted") is True else None
     tables = {"Chosen automatically": data.choice, "Parameters": data.parameters, "Provenance": provenance}

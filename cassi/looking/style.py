@@ -68,7 +68,7 @@ _KEPT = ("backend", "svg.hashsalt")  # the latter makes equal figures equal file
 _SETTINGS = {name: value for name, value in rcParamsDefault.items() if name not in _KEPT} | _STYLE
 styled = rc_context(_SETTINGS)  # decorator for drawing functions; restores the settings of the user
 
-# Margins of pictures, and of axes beside them [inch]. The sides of a picture are known beforehand, those of its color
+# Margins of pictures, and of axes beside them [inch]. The sides of a picture are known beforehand, but not of its color
 # bar and words too: they are placed by hand, and pictures keep their size. `plots` leaves its margins to matplotlib.
 LEFT, ABOVE, BELOW, BAR, EDGE = 0.65, 0.3, 0.45, 0.85, 0.12
 LINE = 0.15  # height of a line of small text

@@ -22,11 +22,11 @@ from cassi.optics.geometry import cosines
 from cassi.optics.measurement import MaskCheck, MaskKind, Measurement, no_scene_reason
 from cassi.optics.psf import local_mean
 
-HIGH_PASS = 2.0  # Gaussian width: keeps the detail of a mask, not that of the scene [pixel]
+HIGH_PASS = 2.0  # Gaussian width: keeps the detail of the mask and removes the scene [pixel]
 CONTRAST_RADIUS = 8.0  # over which the contrast of the measurement is normalized [pixel]
 RIDGE = 0.02  # e in R^2; masks of neighboring bands overlap, and it limits the amplification of noise
 NUM_NULLS = 16
-LIKE = 2.0  # times the score by chance, beyond which masks match themselves
+MAX_SELF_MATCH = 2.0  # times the score by chance, beyond which masks match themselves
 MAX_DISPLACEMENT = 12  # of a mask that is searched for [pixel]
 MATCH = 2.0  # a match scores at least this many times the level of chance
 COARSER_SHARE = 0.9  # the coarsest step that explains this share of the R^2 of step 1 is considered the true one
@@ -38,7 +38,7 @@ FLAT = 1e-6  # relative detail below which it is rounding
 MAX_ROWS = 256  # of masks per band, for memory
 MAX_PERIOD = 16  # of masks that repeat [pixel]
 MIN_SHARE = 0.01  # of the detail that another period explains; for 26 CAVE windows through 2 x 2 to 5 x 5 below -0.008
-ALIKE = 0.1  # of their largest value: differences of masks that repeat
+MAX_REPEAT_DIFFERENCE = 0.1  # of their largest value: differences of masks that repeat
 MIN_PIXELS = 1024  # of the mask; with fewer, a true match can look like chance
 
 
@@ -113,7 +113,7 @@ def check_mask(
     # displaced by many rows, so that no match is left
     first = min(MAX_DISPLACEMENT + 1, max(1, height // 4))
     far = {int(rows) for rows in np.linspace(first, height - first, NUM_NULLS)} - {0}
-    nulls = _unlike(given, masks, width, lags, far) if mask.ndim == 3 else {(rows, 0) for rows in far}
+    nulls = _null_displacements(given, masks, width, lags, far) if mask.ndim == 3 else {(rows, 0) for rows in far}
     chance = max(given.score(spectrum, lags, *place) for place in nulls)
     displacement, score = _best_displacement(given, spectrum, lags)
     if displacement != (0, 0):
@@ -155,7 +155,9 @@ def _period(masks: np.ndarray, axis: int) -> int:
     """After how many pixels all masks are the same again; 0 where they do not repeat."""
     along = np.moveaxis(masks, axis, 0)
     periods = range(1, min(MAX_PERIOD, len(along) // 2) + 1)
-    return next((p for p in periods if np.abs(along[p:] - along[:-p]).max() <= ALIKE * np.abs(masks).max()), 0)
+    return next(
+        (p for p in periods if np.abs(along[p:] - along[:-p]).max() <= MAX_REPEAT_DIFFERENCE * np.abs(masks).max()), 0
+    )
 
 
 def _mosaic_check(detail: np.ndarray, period: tuple[int, int], scores: dict[str, float]) -> MaskCheck:
@@ -169,7 +171,7 @@ def _mosaic_check(detail: np.ndarray, period: tuple[int, int], scores: dict[str,
         return float((sums**2 / counts).sum() / max(float((detail**2).sum()), 1e-300)) - len(sums) / detail.size
 
     shares = {n: explained(n, n) for n in range(2, 11)}
-    if (most := max(shares.values())) > LIKE * explained(*period) + MIN_SHARE:
+    if (most := max(shares.values())) > MAX_SELF_MATCH * explained(*period) + MIN_SHARE:
         n = next(n for n, share in shares.items() if 3 * share >= 2 * most)
         text = f"wrong pattern: the filters repeat every {period[0]} x {period[1]} pixels, the snapshot every {n} x {n}"
         return MaskCheck("wrong mask", text, scores, scores["as given"])
@@ -258,7 +260,9 @@ class _Masks:
         return math.sqrt(self.explained(spectrum, lags, rows, (columns,))[0])
 
 
-def _unlike(given: _Masks, masks: np.ndarray, width: int, lags: np.ndarray, far: set[int]) -> set[tuple[int, int]]:
+def _null_displacements(
+    given: _Masks, masks: np.ndarray, width: int, lags: np.ndarray, far: set[int]
+) -> set[tuple[int, int]]:
     """Of displacements by these rows those at which the masks do not match themselves, (rows, columns).
 
     Masks of different bands may be copies of one, moved along the columns (a double disperser): displaced by as many
@@ -271,7 +275,7 @@ def _unlike(given: _Masks, masks: np.ndarray, width: int, lags: np.ndarray, far:
     if min(scores.values()) > given.score(white, lags) / (2 * MATCH):
         aside = masks.shape[-1] // 4
         scores |= {(rows, aside): given.score(white, lags, rows, aside) for rows in far}
-    return {place for place, score in scores.items() if score <= LIKE * min(scores.values())}
+    return {place for place, score in scores.items() if score <= MAX_SELF_MATCH * min(scores.values())}
 
 
 def _best_displacement(given: _Masks, spectrum: np.ndarray, lags: np.ndarray) -> tuple[tuple[int, int], float]:
@@ -324,7 +328,7 @@ def _verdict(
 def _step_verdict(
     given: _Masks, spectrum: np.ndarray, lags: np.ndarray, steps: tuple[tuple[int, int, float], ...], fit: str
 ) -> tuple[MaskKind, str]:
-    """Whether another step clearly fits better than that of the camera; kind and sentence."""
+    """Whether another step clearly fits better than the camera's; kind and sentence."""
     differences = np.diff(np.sort(lags))
     own = next((share for _, step, share in steps if differences.size and np.allclose(differences, step)), None)
     if len(steps) < 2 or own is None:
@@ -354,8 +358,8 @@ def _other_bands(given: _Masks, spectrum: np.ndarray, lags: np.ndarray, step: in
     """Whether bands of this step account for what the lags of the camera, with this share of R^2, leave unexplained.
 
     More bands also explain more if the true mask is sharper than the given one, or slightly displaced, but then with
-    weights that oscillate from column to column; those of true bands are smooth. True bands explain more with smooth
-    weights than those of the camera, whose share of that is the observed one.
+    weights that oscillate from column to column. True bands have smooth weights, and with these explain more than the
+    bands of the camera, whose share of that is the observed one.
     """
     finest, own = np.arange(0, round(float(lags.max())) + 1, dtype=float), np.rint(lags).astype(int)
     true = np.arange(0, len(finest), step)

@@ -14,7 +14,7 @@ from cassi.optics.wavelengths import same_bands
 MASK_RANGE = (1e-6, 1e6)  # of the largest value of a mask
 MAX_TRANSMISSION = 2.0  # of a mask; one divided by its mean may exceed 1, one that exceeds this is in another unit
 ROUNDING = 1e-6  # relative difference below which values are equal
-REFLECTANCE = "reflectance"  # unit of a cube divided by that of a white reference
+REFLECTANCE = "reflectance"  # unit of a cube divided by the cube of a white reference
 RELATIVE = "relative radiance"  # unit of values whose unit nobody states
 
 
@@ -162,7 +162,7 @@ def check_camera(measurements: Sequence[Measurement]) -> None:
 
 
 def camera_difference(measurements: Sequence[Measurement]) -> str:
-    """What the camera of the first measurement and that of another have unlike, in words; empty if all share one."""
+    """How the cameras of the first measurement and of another differ, in words; empty if all share one."""
     first, stated = measurements[0], next((m for m in measurements if m.wavelengths is not None), measurements[0])
     for k, m in enumerate(measurements[1:], start=2):
         name, nm = first.source or "measurement 1", m.wavelengths

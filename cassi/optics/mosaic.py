@@ -100,8 +100,8 @@ class Mosaic(CASSI):
         if max(P.shape) > MAX_PERIOD and not covers:
             raise InputError(
                 f"the map of filters, {P.shape[0]} x {P.shape[1]} pixels, does not cover {size[0]} x {size[1]} from "
-                f"({start[0]}, {start[1]}) on; give that of the whole sensor, or at most {MAX_PERIOD} x {MAX_PERIOD} "
-                "pixels to be repeated"
+                f"({start[0]}, {start[1]}) on; give the map of the whole sensor, or at most {MAX_PERIOD} x "
+                f"{MAX_PERIOD} pixels to be repeated"
             )
         K = int(P.max()) + 1
         R = _matrix("response", np.eye(K, dtype=np.float32) if response is None else response)

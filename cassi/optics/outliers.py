@@ -14,7 +14,7 @@ MIN_CONTRAST = 8.0  # above the neighbors, in units of their scatter
 MIN_BANDS = 6  # with fewer, light of one color may look like an outlier
 MANY = 0.005  # share of the pixels above which outliers hide each other
 MAX_SHARE = 0.03  # above it, the scene or the mask may be the cause
-BELOW = 10  # values below the largest, which together occur less often where brighter pixels were cut off
+NUM_LOWER_VALUES = 10  # values below the largest, which together occur less often where brighter pixels were cut off
 TOO_MANY = f"exceed all their neighbors, more than the {MAX_SHARE:.0%} that hot pixels can explain"
 
 
@@ -65,7 +65,7 @@ def remove_outliers(m: Measurement) -> Measurement:
 
 
 def remove_impulses(m: Measurement) -> Measurement:
-    """The measurement with outliers marked as bad pixels, in a stack those of most frames, and a note.
+    """The measurement with outliers (in a stack, of most frames) marked as bad pixels, and a note.
 
     Shots are treated separately. If more than 3 % are outliers, which the scene may explain, there is only the note.
     """
@@ -93,7 +93,7 @@ def remove_impulses(m: Measurement) -> Measurement:
 
 
 def remove_plateau(m: Measurement) -> Measurement:
-    """The measurement with pixels that were cut off marked as bad, in a stack those of any frame, and a note.
+    """The measurement with clipped pixels (in a stack, of any frame) marked as bad, and a note.
 
     Noise lets ever fewer pixels reach higher values, so that the largest one occurs once, or a few times in counts.
     Where a detector or a program cuts brighter pixels off, all of them hold it:
@@ -111,10 +111,10 @@ def remove_plateau(m: Measurement) -> Measurement:
     if not good.size or (top := good.max()) <= 0:
         return m
     count = np.count_nonzero(good == top)
-    if count <= BELOW or 2 * count > good.size:
+    if count <= NUM_LOWER_VALUES or 2 * count > good.size:
         return m
     occurring = np.unique(good, return_counts=True)[1]
-    if len(occurring) <= BELOW or count <= occurring[-1 - BELOW : -1].sum():
+    if len(occurring) <= NUM_LOWER_VALUES or count <= occurring[-1 - NUM_LOWER_VALUES : -1].sum():
         return m
     new = (m.y == top).reshape(-1, *pixels).any(0) & ~known
     reach = build_camera(m, torch.device("cpu")).response().numpy()
@@ -123,7 +123,7 @@ def remove_plateau(m: Measurement) -> Measurement:
     black, unit = m.stored
     note = (
         f"{np.count_nonzero(new)} pixels share the largest value, {black + unit * float(top):.4g}, more than the "
-        f"{BELOW} next lower values together: they are saturated and excluded as bad"
+        f"{NUM_LOWER_VALUES} next lower values together: they are saturated and excluded as bad"
     )
     origin = {**m.origin, "saturated": m.origin.get("saturated", 0) + int(np.count_nonzero(new))}
     return replace(m, bad_pixels=known | new, notes=(*m.notes, note), origin=origin)

@@ -31,7 +31,7 @@ class CASSI(CodedAperture):
 
     Args:
         mask: coded aperture m, (H, W), or (C, H, W) with one calibrated mask per band; any real values [transmission],
-            float32 or float64. Its dtype and device are those of the operator. Copied, unless it requires a gradient.
+            float32 or float64. The operator takes its dtype and device. Copied, unless it requires a gradient.
         shifts: displacement d_c of each band on the detector [pixel]: C integers of any sign, order and spacing.
         weights: optional row weights w, (H, W'), finite and >= 0. 0 excludes a detector pixel from the data term
             exactly (bad or held-out pixels); 1/sigma whitens the noise. The measurement must be weighted alike.

@@ -72,7 +72,7 @@ class Joint:
         camera = scale_masks(alone.A, light)
         if camera is None:
             camera, light = alone.A, torch.ones_like(light)
-        strength = alone.A.gram_diag()  # each channel is scaled so that its rows are as strong as those of the camera
+        strength = alone.A.gram_diag()  # each channel is scaled so that its rows are as strong as the camera's
         scale = (strength[strength > 0].mean().sqrt() / R.norm(dim=1).clamp(min=1e-30)).to(R).view(-1, 1, 1)
         A = SideView(camera, R, (scale * photograph.seen * light).contiguous())
         weighted = scale * photograph.seen

@@ -26,7 +26,7 @@ class SidePicture:
 
     Attributes:
         picture: (h, w) or (h, w, K), any unit, finite.
-        response: weight of each band in each channel, (K, C), up to a gain; None: that of a typical color or grey
+        response: weight of each band in each channel, (K, C), up to a gain; None: a typical color or grey
             camera, adapted to the scene.
         linear: whether values are proportional to the light; False for display values (sRGB); None: whichever of the
             two fits the snapshot better, or a rising tone curve if neither does.

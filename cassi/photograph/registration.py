@@ -29,7 +29,7 @@ _soft = partial(gaussian_blur, border="constant")
 
 
 class Registered(NamedTuple):
-    """The pose of the scene in a picture, and the correlation of its detail with that of the first cube, -1 to 1."""
+    """The pose of the scene in a picture, and the correlation of its detail with the first cube's, -1 to 1."""
 
     pose: Similarity
     correlation: float

@@ -122,14 +122,14 @@ class SideView(Camera):
         return 2 * self.stack(self.camera.majorizer(), self._w**2 * coupled.view(-1, 1, 1))
 
     def row_variance(self, variances: Tensor) -> Tensor:
-        """diag(A V A^T): that of Phi, then w_k^2 sum_c R_kc^2 v_c."""
+        """diag(A V A^T): of Phi, then w_k^2 sum_c R_kc^2 v_c."""
         light = self.sensitivity.square() @ variances.to(self.sensitivity)
         return self.stack(self.camera.row_variance(variances), self._w**2 * light.view(-1, 1, 1))
 
     def fused_step(self, y: Tensor, B: Tensor, gamma: Tensor, omega: Tensor, step: float) -> FusedStep | None:
         """The fused step of the camera, plus the residual of the photograph, K values per pixel."""
         f, s = self._first, self._side
-        # several shots step along the modes of their Gram matrix, which differ from those of this camera
+        # several shots step along the modes of their Gram matrix, which differ from this camera's
         if self.num_shots > 1 or y.ndim != 3:
             return None
         first = self.camera.fused_step(f(y), B, f(gamma).contiguous(), f(omega).contiguous(), step)

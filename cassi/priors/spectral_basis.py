@@ -4,7 +4,7 @@
 
 The rows of B are ordered from slow to fast, so that coefficient 0 is the brightness of the scene and the others its
 color. Reflectances vary slowly with wavelength (Parkkinen, Hallikainen & Jaaskelainen, JOSA A 6, 318 (1989): eight
-components describe the Munsell colors). The images of color are simpler than that of brightness, and a spatial prior
+components describe the Munsell colors). Images of color are simpler than the brightness, and a spatial prior
 should weigh them accordingly: `coefficient_weights`.
 """
 

@@ -80,7 +80,7 @@ def _below_zero(m: Measurement) -> Note | None:
 
 
 def _shots_differ(m: Measurement) -> Note | None:
-    """Shots of one scene by different exposures: the light of each over that of its mask, sum y_k / sum m_k."""
+    """Shots of one scene by different exposures: the light of each, relative to its mask, sum y_k / sum m_k."""
     if m.shots is None:
         return None
     good = [shot.y if shot.bad_pixels is None else shot.y * ~shot.bad_pixels for shot in m.each_shot]
@@ -108,7 +108,7 @@ def _noisy(m: Measurement) -> Note | None:
 
 
 def _mask_unit(m: Measurement) -> Note | None:
-    """A mask of floats in percent or counts, which keeps its unit: the cube's is that of y over that of the mask."""
+    """A mask of floats in percent or counts, which keeps its unit: the cube's is the unit of y over the mask's."""
     text = (
         f"the mask's largest value is {(highest := np.abs(m.mask).max()):.4g}, where a transmission is at most 1: the "
         "cube comes out that many times too small; divide the mask by its largest value"
@@ -152,7 +152,7 @@ def _poor(result: Reconstruction) -> Note | None:
 
 
 def _unexplained(result: Reconstruction) -> Note | None:
-    """More than the noise that is stated for the camera, or than that of weak light."""
+    """More than the noise that is stated for the camera, or than the noise of weak light."""
     m, residual = result.measurement, result.residual
     noise = None if m is None else _stated_noise(m, result.outcomes[0].black_level)
     limit = MAX_RESIDUAL if noise is None else max(TIMES_NOISE * noise, MIN_RESIDUAL)

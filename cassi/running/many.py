@@ -36,7 +36,7 @@ from cassi.running.fingerprint import Frame, changed_since, fingerprints, named_
 from cassi.running.once import Once
 from cassi.running.pipeline import (
     CUBES_AT_ONCE,
-    TOGETHER,
+    MAX_BATCH,
     Listener,
     SolveFrames,
     frames_that_fit,
@@ -328,7 +328,7 @@ def _at_once(read: Callable[..., Measurement], solve: object, frames: Sequence[F
             break
     if device.type == "cuda":
         fit = frames_that_fit(device, values)  # of turns, half of the memory is for those that are read and written
-        return max(1, min(TOGETHER, fit // 2)) if _in_turns(solve) else min(4, fit)
+        return max(1, min(MAX_BATCH, fit // 2)) if _in_turns(solve) else min(4, fit)
     return int(max(1, min(num_cores(), free_memory() // (CUBES_AT_ONCE * values * torch.float32.itemsize))))
 
 

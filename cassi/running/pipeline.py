@@ -74,10 +74,10 @@ from cassi.running.white import Light, check_white, light_of, read_board, reflec
 from cassi.settings import PathLike, Progress, Settings
 from cassi.solvers.loop import Monitor, relative_norm
 
-TOGETHER = 2**4  # frames that a GPU solves at a time, at most
+MAX_BATCH = 2**4  # frames that a GPU solves at a time, at most
 CUBES_AT_ONCE = 24  # working memory of a reconstruction, in cubes, generously
 GROUPS_ON_DEVICE = 1 << 29  # bytes that `cassi.priors.nonlocal_lowrank` works in besides, on a GPU, at most
-NEAR = ("displaced", "bands or blur")  # kinds of a misfit that a search for the camera may end
+FINDABLE_KINDS = ("displaced", "bands or blur")  # kinds of a misfit that a search for the camera may end
 
 
 def ignore(*_: object) -> None:
@@ -130,7 +130,7 @@ def check(m: Measurement, settings: Settings, listener: Listener) -> Measurement
         listener.inform(fits.verdict)
     elif settings.camera == "align" and fits.kind == "wrong mask":
         raise InputError(f"there is nothing to align: {fits.verdict}; use another mask", kind="wrong mask")
-    elif settings.searches and fits.kind in NEAR:
+    elif settings.searches and fits.kind in FINDABLE_KINDS:
         listener.inform(f"{fits.verdict}; the camera is searched for")
     elif isinstance(settings.camera, str):
         listener.warn(misfit(fits))
@@ -180,7 +180,7 @@ def find_with_settings(
 def prepare_scene(m: Measurement, settings: Settings, listener: Listener) -> Scene:
     """Search for the camera of a checked measurement, and prepare it; says whether the mask fits now."""
     scene = prepare(m, search_camera(m, settings, listener), settings)
-    fits, expected = scene.check, m.check is not None and m.check.kind in NEAR
+    fits, expected = scene.check, m.check is not None and m.check.kind in FINDABLE_KINDS
     if fits is not None and not fits.matches and (expected or isinstance(settings.camera, FoundCamera)):
         listener.warn(misfit(fits))
     elif fits is not None and fits.matches and m.check is not None and not m.check.matches:
@@ -235,7 +235,7 @@ def most_together(A: Camera, settings: Settings, listener: Listener = Listener()
         return 1
     stages = cast(Plan, settings.plan).stages
     views = max((stage.count for stage in stages if isinstance(stage, Views)), default=1)
-    return min(TOGETHER, frames_that_fit(A.device, views * math.prod(A.cube_shape)))
+    return min(MAX_BATCH, frames_that_fit(A.device, views * math.prod(A.cube_shape)))
 
 
 def frames_that_fit(device: torch.device, values: int) -> int:

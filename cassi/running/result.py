@@ -19,7 +19,7 @@ from cassi.files.cubes import TURNS, resample, resampling, turn
 from cassi.optics.measurement import MaskCheck, Measurement, any_bad
 from cassi.priors.spectral_basis import resolution, smooth_basis
 from cassi.settings import Settings
-from cassi.solvers.loop import ENDED, Record
+from cassi.solvers.loop import STATUS_WORDS, Record
 from cassi.version import PROGRAM
 
 CONCERN = "concern"  # kind of a note that speaks against a measurement or a result
@@ -116,7 +116,7 @@ class Reconstruction:
         return tuple(note for note in notes if Note(note).kind == CONCERN)
 
     def explain(self, *, verbose: bool = False) -> str:
-        """The choice in a few sentences, for a stack that of its first snapshot; with `verbose` all the evidence.
+        """The choice (in a stack, for the first snapshot) in a few sentences; with `verbose` all the evidence.
 
         Then what is wrong with the detector, where something was found.
         """
@@ -206,7 +206,7 @@ class Reconstruction:
         return to_xarray(saved["cube"], self.wavelengths, uncertainty=spread, unit=self.unit, attributes=facts)
 
     def plot(self, *, frame: int = 0) -> Figure:
-        """The cube at a glance, of a stack that of a frame: a matplotlib figure (`cassi.looking.figures.summary`)."""
+        """The cube (of a stack, of one frame) at a glance: a matplotlib figure (`cassi.looking.figures.summary`)."""
         from cassi.looking.figures import summary
         from cassi.looking.report_data import report_of
 
@@ -219,11 +219,11 @@ class Reconstruction:
         range_ = "" if self.wavelengths is None else f", {self.wavelengths[0]:g} to {self.wavelengths[-1]:g} nm"
         return (
             f"<Reconstruction: {many}{bands} bands{range_}, {height} x {width} px, by {self.outcomes[0].solver} in "
-            f"{self.seconds:.3g} s ({ENDED[self.status]}), residual {self.residual:.2%}>"
+            f"{self.seconds:.3g} s ({STATUS_WORDS[self.status]}), residual {self.residual:.2%}>"
         )
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: a small picture and the numbers, of a stack those of its first cube."""
+        """What a notebook shows: a small picture and the numbers, in a stack of the first cube."""
         from cassi.looking.overview import inline_html
         from cassi.looking.report_data import report_of
 

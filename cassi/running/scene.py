@@ -55,7 +55,7 @@ class Scene:
 
     @property
     def doubt(self) -> str:
-        """Why the mask is not that of the snapshot, in a sentence; empty where it is, or there is none."""
+        """Why the mask does not belong to the snapshot, in a sentence; empty where it is, or there is none."""
         return "" if self.check is None or self.check.matches else self.check.verdict
 
     @property

@@ -171,7 +171,7 @@ def tile_solver(
     settings: Settings = Settings(),
     watch: Watch | None = None,
 ) -> tuple[Solve, Outcome]:
-    """A solver for blocks by one plan, that of the whole frame at brightness 1, and what was chosen."""
+    """A solver for blocks by the plan of the whole frame at brightness 1, and what was chosen."""
     plan, evidence = cast(Plan | None, settings.plan), None  # `open_files` has read its file
     if plan is None:
         plan, evidence = choose_plan(A, y, wavelengths=wavelengths, noise=noise, settings=settings, watch=watch)

@@ -18,7 +18,7 @@ from cassi.optics.measurement import REFLECTANCE, Measurement
 from cassi.optics.wavelengths import same_bands
 from cassi.running.result import Reconstruction
 
-EVEN = 8.0  # standard deviation within which the light on a white reference is even [pixel]
+LIGHT_SIGMA = 8.0  # standard deviation within which the light on a white reference is even [pixel]
 # Of brightness and color of a board, see `unevenness`; double where the imprint of the mask hides them. On simulated
 # boards (128 px, 300 and 10,000 e, vignetting, two lamps, dust, a field stop) 0.04 and 0.02 at most, through a mask
 # displaced by half a pixel 0.076 and 0.052; where two grey discs lie on them 0.09 at least, two colored ones 0.033.
@@ -27,7 +27,7 @@ PARTS = 3  # of the spectrum, whose colors are compared
 WEAK = 0.1  # of the brightest band: with less light than that, reflectance is mostly noise
 MAX_REFLECTANCE = 1.2  # of a matt surface
 DEGREE, MAX_FITTED = 4, 1 << 20  # of the polynomial of smooth light, and pixels that it is fitted to
-DARK = 0.02  # of the brightest: where less light falls, nothing is said of the scene
+MIN_LIGHT = 0.02  # of the brightest: where less light falls, nothing is said of the scene
 
 
 def check_white(m: Measurement, white: Measurement) -> None:
@@ -73,10 +73,10 @@ def reflectance(
         light: G * w (C, H, W), see `light_of`, of the reference, by the same camera and under the same light.
         board: R, the reflectance of the reference: a number, or a table over wavelength, of which the mean over each
             band is taken (`cassi.files.tables.read_spectrum`).
-        exposure: E, exposure time of the scene over that of the reference.
+        exposure: E, exposure time of the scene, divided by the reference's.
 
     Returns:
-        The reconstruction with cube and uncertainty [reflectance]; the rest is that of the scene's radiance.
+        The reconstruction with cube and uncertainty [reflectance]; the rest is as of the scene's radiance.
 
     Raises:
         InputError: cubes of different sizes, stacks; a reflectance or exposure that cannot be, or a table that does not
@@ -89,7 +89,7 @@ def reflectance(
         )
     if not (exposure > 0 and math.isfinite(exposure)):
         raise InputError(f"the exposure ratio must be positive, got {exposure:g}: scene's time over reference's")
-    dark = DARK * float(light.max())
+    dark = MIN_LIGHT * float(light.max())
     for c, R in enumerate(_board(board, len(light), result.wavelengths)):
         w = light[c].double()
         scale = torch.where(w >= dark, R / (exposure * w).clamp(min=1e-300), 0)
@@ -119,22 +119,22 @@ def light_of(white: Tensor, imprint: float | None) -> Tensor:
                 "white board that fills the field, evenly lit"
             )
     for band in light.numpy():
-        band[:] = ndimage.gaussian_filter(band.astype(np.float64), EVEN, mode="nearest")
+        band[:] = ndimage.gaussian_filter(band.astype(np.float64), LIGHT_SIGMA, mode="nearest")
     return light
 
 
 def unevenness(cube: np.ndarray) -> tuple[float, float]:
-    """How far brightness and color of a cube (C, H, W) are from those of smooth light.
+    """How far brightness and color of a cube (C, H, W) are from smooth light.
 
     Root mean squares of  log s - p  and, the largest of three parts of the spectrum, of  log (s_k / s) - p_k,  with p
     the best polynomial of degree 4 in i and j. s is the sum of the bands of a part, smoothed by 4 pixels, for noise.
     Beyond the edge of the field, where s is below 10 % of its maximum, and up to 16 pixels from it nothing counts.
     """
     sums = [part.sum(0, dtype=np.float64) for part in np.array_split(cube, PARTS)]
-    parts = [ndimage.gaussian_filter(part, EVEN / 2) for part in sums]
+    parts = [ndimage.gaussian_filter(part, LIGHT_SIGMA / 2) for part in sums]
     s = np.sum(parts, axis=0)
     field = ndimage.binary_fill_holes(s >= WEAK * s.max())
-    lit = ndimage.binary_erosion(field, iterations=round(2 * EVEN), border_value=1)
+    lit = ndimage.binary_erosion(field, iterations=round(2 * LIGHT_SIGMA), border_value=1)
     lit = lit if lit.any() else field
     least = np.finfo(np.float64).tiny
     log, *logs = (np.log(np.maximum(one, least)) for one in (s, *parts))

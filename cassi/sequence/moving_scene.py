@@ -16,8 +16,8 @@ class MovingScene(Camera):
 
     Args:
         camera: Phi.
-        flows: v_s from the reconstructed scene to that of snapshot s, each (2, H, W), down and to the right [pixel];
-            None if nothing moves.
+        flows: v_s from the reconstructed scene to the scene of snapshot s, each (2, H, W), down and to the right
+            [pixel]; None if nothing moves.
     """
 
     def __init__(self, camera: Camera, flows: Sequence[Tensor | None]) -> None:

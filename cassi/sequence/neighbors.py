@@ -53,7 +53,7 @@ class SingleFrame:
     split: Split  # the camera and the snapshot
     state: State  # of the solver at its end
     cube: Tensor  # (C, H, W), >= 0; motion from it instead of `tv_cube` gains 0.4 dB
-    tv_cube: Tensor  # that of total variation, for comparison with that of frame and neighbors
+    tv_cube: Tensor  # by total variation, to compare with the cube from frame and neighbors
     verdict: Verdict  # on `tv_cube`
 
 
@@ -95,10 +95,10 @@ def reconstruct_multi_frame(
 ) -> Outcome | None:
     """Reconstruct a frame with its neighbors as further shots; None if that is not accepted.
 
-    The held-out pixels of the frame must not become clearly worse, and those of all frames must improve: those of the
-    neighbors test the spectra, which the mask hides from the frame itself. The non-local prior and the network follow
-    if held-out pixels allow. The network, trained with single shots, sees only the snapshot of the frame: on four
-    sequences of six frames that gains 0.2 dB, while all snapshots lost up to 1.4 dB.
+    The held-out pixels of the frame must not become clearly worse, and the held-out pixels of all frames must
+    improve: the neighbors test the spectra, which the mask hides from the frame itself. The non-local prior and the
+    network follow if held-out pixels allow. The network, trained with single shots, sees only the snapshot of the
+    frame: on four sequences of six frames that gains 0.2 dB, while all snapshots lost up to 1.4 dB.
 
     Returns:
         With the number of neighbors and the held-out errors of single and joint cube, and the common plan with the

@@ -314,7 +314,7 @@ def _box(c: _Canvas, left: float, top: float, right: float, bottom: float) -> Te
 
 
 def _stripes(c: _Canvas, frequency: float, along: Tensor) -> Tensor:
-    """Stripes that cover two fifths of each period, with edges as soft as those of `inside`."""
+    """Stripes that cover two fifths of each period, with edges as soft as in `inside`."""
     return torch.sigmoid(2 / (frequency * c.pixel) * (torch.sin(frequency * along) - 0.3))
 
 

@@ -70,7 +70,7 @@ def admm(
 
 def _check_penalty(rho: float) -> None:
     if not rho > 0:
-        raise ValueError(f"rho must be positive, got {rho}; it weighs the cube of the prior against that of the data")
+        raise ValueError(f"rho must be positive, got {rho}; it weighs the prior's cube against the data's")
 
 
 def admm_tv(

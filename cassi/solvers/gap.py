@@ -94,7 +94,7 @@ def gap_tv(
             (`cassi.optics.detector`), whatever the unit.
         tv_iters: dual steps per denoising.
         memory: share of the dual kept for the next denoising, see `cassi.priors.tv.TVDenoiser`; by default 1/2 if
-            accelerated, else 1, for which the fixed points are those of GAP with the exact prox.
+            accelerated, else 1, for which the fixed points are as of GAP with the exact prox.
         Others: see `gap`.
 
     Example:

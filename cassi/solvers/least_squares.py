@@ -19,7 +19,7 @@ def least_squares(
     tol: float = 1e-6,
     monitor: Monitor | None = None,
 ) -> Result:
-    """Tikhonov-damped least squares, argmin_x |Phi x - y|^2 + damping |x|^2; for damping 0 that of smallest norm.
+    """Tikhonov-damped least squares, argmin_x |Phi x - y|^2 + damping |x|^2; for damping 0 of smallest norm.
 
         x = Phi^T z,   (Phi Phi^T + damping) z = y
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from cassi.kernels.dispatch import kernels
 
 Status = Literal["converged", "finished", "stopped"]
-ENDED = {"finished": "finished", "converged": "converged", "stopped": "was stopped"}  # in words
+STATUS_WORDS = {"finished": "finished", "converged": "converged", "stopped": "was stopped"}  # in words
 READ_EVERY = 16  # iterations between two transfers of residuals from a GPU
 
 
@@ -28,7 +28,7 @@ class Record(NamedTuple):
 Monitor = Callable[[Record, Tensor], bool | None]
 """Called with the record and the cube of every iteration; returning True stops the solver. The cube is the solver's own
 buffer: do not write into it, and clone it to keep it. On a GPU records arrive `READ_EVERY` at a time, because each
-transfer waits for the device; the cube is then that of the last record. A monitor with an attribute `every` receives
+transfer waits for the device; the cube then belongs to the last record. A monitor with an attribute `every` receives
 them at that interval instead."""
 
 
@@ -101,7 +101,7 @@ class Loop:
         """Close iteration k with the residual |y_v - y| / |y| and the change |v - v_old| / |v_old|.
 
         On a GPU one launch sums the squares, and the sums of several iterations are transferred together, because a
-        transfer waits for the device; the loop can stop only then. The recorded time is that of the launch.
+        transfer waits for the device; the loop can stop only then. The recorded time is when it was launched.
 
         Raises:
             ValueError: v and v_old differ in shape.

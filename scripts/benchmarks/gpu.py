@@ -39,7 +39,7 @@ from cassi.priors.learned import LearnedPrior, Size, shipped_prior
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
 from cassi.priors.spectral_basis import coefficient_weights, smooth_basis
 from cassi.running.many import find_frames, reconstruct_many
-from cassi.running.pipeline import TOGETHER
+from cassi.running.pipeline import MAX_BATCH
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 from cassi.solvers.subspace_tv import subspace_tv
@@ -166,7 +166,7 @@ def _frames(clock: Clock, device: torch.device, scene: Scene, options: dict[str,
     cubes of a stack are from those of its frames alone."""
     mask, y, x = scene
     A = CASSI.from_step(mask, options["step"], len(x))
-    stack = torch.stack([A.forward(x.roll(k, -1)) for k in range(TOGETHER)])
+    stack = torch.stack([A.forward(x.roll(k, -1)) for k in range(MAX_BATCH)])
     plans: list[Any] = []
 
     def plan() -> Any:
@@ -181,7 +181,7 @@ def _frames(clock: Clock, device: torch.device, scene: Scene, options: dict[str,
 
     def folder() -> str:
         with tempfile.TemporaryDirectory() as root:
-            make_frames(Path(root, "in"), 2 * TOGETHER, len(mask), len(x))
+            make_frames(Path(root, "in"), 2 * MAX_BATCH, len(mask), len(x))
             solve = partial(reconstruct, camera="as-given", plan=plan(), device=device)
             done = reconstruct_many(find_frames(Path(root, "in")), Path(root, "out"), solve=solve)
             if done.failed:
@@ -201,8 +201,8 @@ def _frames(clock: Clock, device: torch.device, scene: Scene, options: dict[str,
     clock.say("", "| frames | ms |", "|---|---|")
     clock.row("a frame", partial(frame, y, planned=False))
     clock.row("a frame with a plan", partial(frame, y, planned=True))
-    clock.row(f"{TOGETHER} frames with a plan, each", partial(frame, stack, planned=True))
-    clock.row(f"{2 * TOGETHER} files with a plan, each, read and written", folder)
+    clock.row(f"{MAX_BATCH} frames with a plan, each", partial(frame, stack, planned=True))
+    clock.row(f"{2 * MAX_BATCH} files with a plan, each, read and written", folder)
     clock.row(" x ".join(str(round(len(mask) * share)) for share in LARGE), large)
     clock.row("Largest difference between cubes of a stack and of its frames alone", alone, "\n{}: {}.")
 
