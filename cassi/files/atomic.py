@@ -133,7 +133,7 @@ def replacing(path: PathLike, overwrite: bool = False) -> Iterator[Path]:
     remove_abandoned(path.parent, {path.name})
     folder = path.parent / f".{_label(path.name)}.{secrets.token_hex(4)}.part"
     here = _Frame()
-    weakref.finalize(here, shutil.rmtree, folder, ignore_errors=True)  # an interrupt as it yields skips what is below
+    weakref.finalize(here, shutil.rmtree, folder, ignore_errors=True)  # an interrupt may skip what is below
     lock = None
     try:
         folder.mkdir(mode=0o700)
@@ -160,9 +160,10 @@ def replacing(path: PathLike, overwrite: bool = False) -> Iterator[Path]:
         check_kept(folder / name)
         raise OutputError(f"{path}: cannot be written, nothing was left behind: {cure}") from error
     finally:
-        if lock is not None:
-            lock.release()
-        _remove(folder)
+        with signals_held():
+            if lock is not None:
+                lock.release()
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_kept(temporary: Path) -> None:
@@ -208,16 +209,6 @@ def write_text(path: PathLike, text: str, overwrite: bool = True) -> None:
     """Write a text file, whole or not at all; see `replacing`. What is no UTF-8, as file names may be, is escaped."""
     with replacing(path, overwrite) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
-
-
-def _remove(folder: Path) -> None:
-    """Remove a folder, even if an interrupt comes before signals are held."""
-    try:
-        with signals_held():
-            shutil.rmtree(folder, ignore_errors=True)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
 
 
 def _flush(path: Path) -> None:
