@@ -41,29 +41,29 @@ UNITS = {  # by the words of files
 }  # fmt: skip
 
 
-def hdf5(path, *, of=None, on=None, group="", **arrays):
-    with h5py.File(path, "w") as file:
-        for name, values in arrays.items():
-            file[f"{group}/{name}"] = values
-        file.attrs.update(of or {})
-        for name, stated in (on or {}).items():
-            file[f"{group}/{name}"].attrs.update(stated)
-    return path
-
-
-def mat(path, **arrays):
-    scipy.io.savemat(path, {name: np.moveaxis(a, 0, -1) if np.ndim(a) == 3 else a for name, a in arrays.items()})
-    return path
-
-
-def npz(path, **arrays):
-    np.savez(path, **arrays)
+def save(path, *, of=None, on=None, **arrays):
+    """HDF5 with attributes of the file and on arrays; MATLAB and NPZ with arrays in their place, as y_step on y."""
+    path.unlink(missing_ok=True)
+    if path.suffix == ".h5":
+        with h5py.File(path, "w") as file:
+            for name, values in arrays.items():
+                file[name] = values
+                file[name].attrs.update((on or {}).get(name, {}))
+            file.attrs.update(of or {})
+        return path
+    flat = {f"{name}_{word}": value for name, stated in (on or {}).items() for word, value in stated.items()}
+    if path.suffix == ".npz":
+        np.savez(path, **arrays, **flat, **(of or {}))
+        return path
+    last = {} if "cube_axes" in flat else {n: np.moveaxis(a, 0, -1) for n, a in arrays.items() if np.ndim(a) == 3}
+    scipy.io.savemat(path, arrays | last | flat | (of or {}))
     return path
 
 
 def envi(path, image, **stated):
     module = pytest.importorskip("spectral.io.envi")
     metadata = {name.replace("_", " "): value for name, value in stated.items()}
+    image = image[..., None] if image.ndim == 2 else np.moveaxis(image, 0, -1)
     module.save_image(str(path), image, ext=".img", metadata=metadata, force=True)
     return path
 
@@ -169,104 +169,97 @@ def orders(write):
 
 
 SAVED = {"mask": MASK, "y": Y}
+NAMES = {"HDF5": "a.h5", "ENVI": "a.hdr", "TIFF": "a.tif", "PNG": "a.png", "MATLAB": "a.mat", "NPZ": "a.npz",
+         "text": "a.csv"}  # fmt: skip
+
+
+def in_each(check, hdf5, matlab, npz=None):
+    """The cells of the formats that `save` writes: their words, and what holds for a file of each."""
+    words = {"HDF5": hdf5, "MATLAB": matlab, "NPZ": npz or matlab}
+    return {kind: (text, check) for kind, text in words.items()}
+
+
 TABLE = {
-    "unit of the wavelengths": {
-        "HDF5": ("`units`", "a.h5", each_unit(
-            lambda p, unit, v: hdf5(p, cube=CUBE, wavelengths=v, on={"wavelengths": {"units": unit}}))),
-        "ENVI": ("`wavelength units`", "a.hdr", each_unit(
-            lambda p, unit, v: envi(p, np.moveaxis(CUBE, 0, -1), wavelength=list(map(repr, v.tolist())),
-                                    wavelength_units=unit))),
-        "TIFF": ("GDAL's, JSON's `wavelength_units`", "a.tif", each_unit(
+    "unit of the wavelengths": in_each(
+        each_unit(lambda p, unit, v: save(p, cube=CUBE, wavelengths=v, on={"wavelengths": {"units": unit}})),
+        "`units`", "text `wavelength_units`", "`wavelength_units`, `wavelength_um`",
+    ) | {
+        "ENVI": ("`wavelength units`", each_unit(
+            lambda p, unit, v: envi(p, CUBE, wavelength=list(map(repr, v.tolist())), wavelength_units=unit))),
+        "TIFF": ("GDAL's, JSON's `wavelength_units`", each_unit(
             lambda p, unit, v: tiff(p, CUBE, photometric="minisblack",
                                     metadata={"axes": "CYX", "wavelengths": v.tolist(), "wavelength_units": unit}))),
-        "MATLAB": ("text `wavelength_units`", "a.mat", each_unit(
-            lambda p, unit, v: mat(p, cube=CUBE, wavelengths=v, wavelength_units=unit))),
-        "NPZ": ("`wavelength_units`, `wavelength_um`", "a.npz", each_unit(
-            lambda p, unit, v: npz(p, cube=CUBE, wavelengths=v, wavelengths_units=unit))),
-        "text": ("in its heading", "a.csv", lambda p: [
+        "text": ("in its heading", lambda p: [
             np.testing.assert_allclose(
                 read_spectrum(text(p, f"Wavelength [{unit}];R\n", zip(v, NM, strict=True))).values, NM, rtol=1e-9)
             for unit, v in UNITS.items()]),
     },
-    "scale and offset": {
-        "HDF5": ("`scale_factor`, `add_offset`", "a.h5", lambda p: cube_is_read(
-            hdf5(p, cube=PACKED, on={"cube": {"scale_factor": 2e-4, "add_offset": 1.0}}), PACKED * 2e-4 + 1)),
-        "ENVI": ("`data gain values`, `data offset values`", "a.hdr", scaled(
-            lambda p, s, o: envi(p, np.moveaxis(PACKED, 0, -1), data_gain_values=s, data_offset_values=o))),
-        "TIFF": ("GDAL's scale and offset", "a.tif", scaled(lambda p, s, o: gdal(p, scale=s, offset=o))),
-        "MATLAB": ("`cube_scale_factor`, `cube_add_offset`", "a.mat", lambda p: cube_is_read(
-            mat(p, cube=PACKED, cube_scale_factor=2e-4, cube_add_offset=1.0), PACKED * 2e-4 + 1)),
-        "NPZ": ("`cube_scale_factor`, `cube_add_offset`", "a.npz", lambda p: cube_is_read(
-            npz(p, cube=PACKED, cube_scale_factor=2e-4, cube_add_offset=1.0), PACKED * 2e-4 + 1)),
+    "scale and offset": in_each(
+        lambda p: cube_is_read(
+            save(p, cube=PACKED, on={"cube": {"scale_factor": 2e-4, "add_offset": 1.0}}), PACKED * 2e-4 + 1),
+        "`scale_factor`, `add_offset`", "`cube_scale_factor`, `cube_add_offset`",
+    ) | {
+        "ENVI": ("`data gain values`, `data offset values`", scaled(
+            lambda p, s, o: envi(p, PACKED, data_gain_values=s, data_offset_values=o))),
+        "TIFF": ("GDAL's scale and offset", scaled(lambda p, s, o: gdal(p, scale=s, offset=o))),
     },
-    "no value": {
-        "HDF5": ("`_FillValue`, `missing_value`, `valid_range`, `Data_Ignore_Value`", "a.h5", lambda p: [
-            is_marked(hdf5(p, y=BAD, mask=MASK, on={"y": stated}))
-            for stated in ({"_FillValue": OUT}, {"missing_value": [1e20, -9999.0]}, {"valid_range": [0.0, 2.0]},
-                           {"Data_Ignore_Value": -9999}, {"nodata": "-9999"})]),
-        "ENVI": ("`data ignore value`", "a.hdr", lambda p: is_marked(
-            envi(p, BAD[..., None], data_ignore_value="-9999"), mask=MASK)),
-        "TIFF": ("GDAL's no-data", "a.tif", lambda p: is_marked(tiff(p, BAD, (42113, "s", "-9999")), mask=MASK)),
-        "MATLAB": ("`y_missing_value`", "a.mat", lambda p: is_marked(
-            mat(p, y=BAD, mask=MASK, y_missing_value=OUT))),
-        "NPZ": ("`y_missing_value`", "a.npz", lambda p: is_marked(npz(p, y=BAD, mask=MASK, y_missing_value=-9999.0))),
-        "text": ("blank, NA, NaN, -9999, -1.23e34", "a.csv", lambda p: np.testing.assert_allclose(
+    "no value": in_each(
+        lambda p: [is_marked(save(p, y=BAD, mask=MASK, on={"y": stated}))
+                   for stated in ({"missing_value": OUT}, {"missing_value": [1e20, -9999.0]}, {"nodata": "-9999"},
+                                  {"_FillValue": OUT}, {"valid_range": [0.0, 2.0]}, {"Data_Ignore_Value": -9999})
+                   if p.suffix == ".h5" or not any(map(np.ndim, stated.values()))],
+        "`_FillValue`, `missing_value`, `valid_range`, `Data_Ignore_Value`", "`y_missing_value`",
+    ) | {
+        "ENVI": ("`data ignore value`", lambda p: is_marked(envi(p, BAD, data_ignore_value="-9999"), mask=MASK)),
+        "TIFF": ("GDAL's no-data", lambda p: is_marked(tiff(p, BAD, (42113, "s", "-9999")), mask=MASK)),
+        "text": ("blank, NA, NaN, -9999, -1.23e34", lambda p: np.testing.assert_allclose(
             read_spectrum(text(p, "nm;R\n", [(450, 1), (460, -9999), (470, "NA"), (480, ""), (490, -1.23e34),
                                              (500, 2)])).nm, [450, 500])),
     },
     "reflectance scale": {
-        "HDF5": ("`Scale_Factor` above 1", "a.h5", lambda p: cube_is_read(
-            hdf5(p, cube=PACKED, on={"cube": {"Scale_Factor": 10_000.0}}))),
-        "ENVI": ("`reflectance scale factor`", "a.hdr", lambda p: cube_is_read(
-            envi(p, np.moveaxis(PACKED, 0, -1), reflectance_scale_factor="10000"))),
-        "text": ("percent in its heading", "a.csv", lambda p: np.testing.assert_allclose(
+        "HDF5": ("`Scale_Factor` above 1", lambda p: cube_is_read(
+            save(p, cube=PACKED, on={"cube": {"Scale_Factor": 10_000.0}}))),
+        "ENVI": ("`reflectance scale factor`", lambda p: cube_is_read(
+            envi(p, PACKED, reflectance_scale_factor="10000"))),
+        "text": ("percent in its heading", lambda p: np.testing.assert_allclose(
             read_spectrum(text(p, "nm;Reflectance [%]\n", [(450, 50), (500, 100)])).values, [0.5, 1])),
     },
-    "significant bits": {
-        "HDF5": ("`bit_depth`", "a.h5", lambda p: [
-            full_scale_is(hdf5(p, y=COUNTS, mask=MASK, of={"bit_depth": 12}), 4095),
-            full_scale_is(hdf5(p, y=COUNTS, mask=MASK, on={"y": {"bit_depth": 12}}), 4095),
-            refused(read_measurement, hdf5(p, y=COUNTS, mask=MASK, of={"bit_depth": 8}))]),
-        "TIFF": ("BitsPerSample, MaxSampleValue, OME's SignificantBits", "a.tif", lambda p: [
+    "significant bits": in_each(
+        lambda p: [full_scale_is(save(p, y=COUNTS, mask=MASK, of={"bit_depth": 12}), 4095),
+                   full_scale_is(save(p, y=COUNTS, mask=MASK, on={"y": {"bit_depth": 12}}), 4095),
+                   refused(read_measurement, save(p, y=COUNTS, mask=MASK, of={"bit_depth": 8}))],
+        "`bit_depth`", "`bit_depth`",
+    ) | {
+        "TIFF": ("BitsPerSample, MaxSampleValue, OME's SignificantBits", lambda p: [
             full_scale_is(tiff(p, COUNTS, (281, "H", (4095,))), 4095, mask=MASK),
             full_scale_is(tiff(p.with_suffix(".ome.tif"), COUNTS, metadata={"SignificantBits": 12}), 4095, mask=MASK)]),
-        "PNG": ("sBIT", "a.png", lambda p: [
+        "PNG": ("sBIT", lambda p: [
             full_scale_is(png(p, COUNTS, 12), 4095, mask=MASK),
             full_scale_is(png(p, 16 * COUNTS, 12), 4095, mask=MASK)]),
-        "MATLAB": ("`bit_depth`", "a.mat", lambda p: full_scale_is(mat(p, y=COUNTS, mask=MASK, bit_depth=12), 4095)),
-        "NPZ": ("`bit_depth`", "a.npz", lambda p: full_scale_is(npz(p, y=COUNTS, mask=MASK, bit_depth=12), 4095)),
     },
-    "shifts, step, bands": {
-        "HDF5": ("`shifts`; `step`, `num_bands`", "a.h5", lambda p: [
-            in_any_place(lambda p, step: hdf5(p, **SAVED, of={"step": step}))(p),
-            in_any_place(lambda p, step: hdf5(p, **SAVED, on={"y": {"step": step}}))(p),
-            in_any_place(lambda p, step: hdf5(p, **SAVED, step=step))(p)]),
-        "MATLAB": ("`shifts`; `step`, `num_bands`", "a.mat", in_any_place(lambda p, step: mat(p, **SAVED, step=step))),
-        "NPZ": ("`shifts`; `step`, `num_bands`", "a.npz", in_any_place(lambda p, step: npz(p, **SAVED, step=step))),
-    },
-    "order of axes": {
-        "HDF5": ("`axes`, names of the dimensions, `Interleave`", "a.h5", lambda p: [
-            orders(lambda p, order, cube: hdf5(p, cube=cube, on={"cube": {"axes": order}}))(p),
-            cube_is_read(hdf5(p, cube=CUBE.transpose(1, 0, 2), on={"cube": {"Interleave": "BIL"}})),
-            cube_is_read(named(p, ("lat", "lon", "band"), CUBE.transpose(1, 2, 0))),
-            cube_is_read(named(p, ("x", "y", "wavelength"), CUBE.transpose(2, 1, 0)))]),
-        "ENVI": ("`interleave`", "a.hdr", lambda p: cube_is_read(envi(p, np.moveaxis(CUBE, 0, -1)))),
-        "TIFF": ("ImageJ's, planar configuration", "a.tif", lambda p: cube_is_read(
+    "shifts, step, bands": in_each(
+        lambda p: [in_any_place(lambda p, step: save(p, **SAVED, of={"step": step}))(p),
+                   in_any_place(lambda p, step: save(p, **SAVED, step=step))(p),
+                   p.suffix == ".h5" and in_any_place(lambda p, step: save(p, **SAVED, on={"y": {"step": step}}))(p)],
+        "`shifts`; `step`, `num_bands`", "`shifts`; `step`, `num_bands`",
+    ),
+    "order of axes": in_each(
+        lambda p: [orders(lambda p, order, cube: save(p, cube=cube, on={"cube": {"axes": order}}))(p),
+                   p.suffix == ".h5" and [
+                       cube_is_read(save(p, cube=CUBE.transpose(1, 0, 2), on={"cube": {"Interleave": "BIL"}})),
+                       cube_is_read(named(p, ("lat", "lon", "band"), CUBE.transpose(1, 2, 0))),
+                       cube_is_read(named(p, ("x", "y", "wavelength"), CUBE.transpose(2, 1, 0)))]],
+        "`axes`, names of the dimensions, `Interleave`", "text `cube_axes`",
+    ) | {
+        "ENVI": ("`interleave`", lambda p: cube_is_read(envi(p, CUBE))),
+        "TIFF": ("ImageJ's, planar configuration", lambda p: cube_is_read(
             tiff(p, CUBE, imagej=True, metadata={"axes": "CYX"}))),
-        "MATLAB": ("text `cube_axes`", "a.mat", orders(
-            lambda p, order, cube: (scipy.io.savemat(p, {"cube": cube, "cube_axes": order}), p)[1])),
-        "NPZ": ("text `cube_axes`", "a.npz", orders(lambda p, order, cube: npz(p, cube=cube, cube_axes=order))),
     },
-    "coordinates": {
-        "HDF5": ("`x` and `y` of one axis", "a.h5", lambda p: no_snapshot(
-            hdf5(p, x=np.arange(float(DETECTOR)), y=np.arange(float(H)), meas=Y, mask=MASK))),
-        "MATLAB": ("`x` and `y` of one axis", "a.mat", lambda p: no_snapshot(
-            mat(p, x=np.arange(float(DETECTOR)), y=np.arange(float(H)), meas=Y, mask=MASK))),
-        "NPZ": ("`x` and `y` of one axis", "a.npz", lambda p: no_snapshot(
-            npz(p, x=np.arange(float(DETECTOR)), y=np.arange(float(H)), meas=Y, mask=MASK))),
-    },
+    "coordinates": in_each(
+        lambda p: no_snapshot(save(p, x=np.arange(float(DETECTOR)), y=np.arange(float(H)), meas=Y, mask=MASK)),
+        "`x` and `y` of one axis", "`x` and `y` of one axis",
+    ),
 }  # fmt: skip
-FORMATS = ("HDF5", "ENVI", "TIFF", "PNG", "MATLAB", "NPZ", "text")
 
 
 def named(path, names, cube):
@@ -283,13 +276,12 @@ def no_snapshot(path):
 
 @pytest.mark.parametrize(("statement", "kind"), [(s, f) for s, row in TABLE.items() for f in row])
 def test_a_cell(tmp_path, statement, kind):
-    _, name, check = TABLE[statement][kind]
-    check(tmp_path / name)
+    TABLE[statement][kind][1](tmp_path / NAMES[kind])
 
 
 def test_the_documented_table_has_these_cells():
-    rows = [["stated", *("HDF5, NetCDF" if f == "HDF5" else f for f in FORMATS)], ["---"] * (len(FORMATS) + 1)]
-    rows += [[s, *(row[f][0] if f in row else "-" for f in FORMATS)] for s, row in TABLE.items()]
+    rows = [["stated", *("HDF5, NetCDF" if f == "HDF5" else f for f in NAMES)], ["---"] * (len(NAMES) + 1)]
+    rows += [[s, *(row[f][0] if f in row else "-" for f in NAMES)] for s, row in TABLE.items()]
     table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
     page = (ROOT / "docs" / "file-format.md").read_text(encoding="utf-8")
     shown = page.partition("<!-- table: statements -->\n\n")[2].partition("\n<!-- end of table -->")[0]
@@ -308,15 +300,15 @@ def test_every_group_of_a_file_is_heard(tmp_path):
 def test_the_file_of_the_mask_states_what_the_snapshot_does_not(tmp_path, stated):
     np.save(tmp_path / "y.npy", Y)
     arrays = {name: value for name, value in stated.items() if name == "shifts"}
-    mask = hdf5(tmp_path / "m.h5", mask=MASK, **arrays, of={k: v for k, v in stated.items() if k == "step"})
+    mask = save(tmp_path / "m.h5", mask=MASK, **arrays, of={k: v for k, v in stated.items() if k == "step"})
     assert read_measurement(tmp_path / "y.npy", mask=mask).shifts == (0, -2, -4, -6)
 
 
 def test_bands_that_do_not_fit_are_refused(tmp_path):
-    refused(read_measurement, npz(tmp_path / "a.npz", **SAVED, num_bands=5))
+    refused(read_measurement, save(tmp_path / "a.npz", **SAVED, num_bands=5))
     for name in ("num_bands", "bands"):
-        assert read_measurement(npz(tmp_path / "a.npz", **SAVED, **{name: 7})).shifts == tuple(range(7))
-    assert read_measurement(npz(tmp_path / "a.npz", **SAVED, bands=NM)).wavelengths.tolist() == NM.tolist()
+        assert read_measurement(save(tmp_path / "a.npz", **SAVED, **{name: 7})).shifts == tuple(range(7))
+    assert read_measurement(save(tmp_path / "a.npz", **SAVED, bands=NM)).wavelengths.tolist() == NM.tolist()
 
 
 @pytest.mark.parametrize(
@@ -325,8 +317,8 @@ def test_bands_that_do_not_fit_are_refused(tmp_path):
      {"num_bands": 10**7}, {"num_bands": "four"}, {"bit_depth": 64}, {"bit_depth": -3}, {"bit_depth": "twelve"}],
 )  # fmt: skip
 def test_statements_that_cannot_be_are_refused(tmp_path, stated):
-    refused(read_measurement, hdf5(tmp_path / "a.h5", y=COUNTS, mask=MASK, of=stated))
-    refused(read_measurement, npz(tmp_path / "a.npz", y=COUNTS, mask=MASK, **stated))
+    refused(read_measurement, save(tmp_path / "a.h5", y=COUNTS, mask=MASK, of=stated))
+    refused(read_measurement, save(tmp_path / "a.npz", y=COUNTS, mask=MASK, **stated))
 
 
 @pytest.mark.parametrize("bits", [0, 17])
@@ -338,24 +330,24 @@ def test_light_above_the_stated_bits_is_saturated(tmp_path):
     """As `simulate` writes it: floats, the counts per unit and the bit depth."""
     y = Y.copy()
     y[4, 5] = 4095 / 2000
-    m = read_measurement(hdf5(tmp_path / "a.h5", y=y, mask=MASK, of={"bit_depth": 12, "scale": 2000.0}))
+    m = read_measurement(save(tmp_path / "a.h5", y=y, mask=MASK, of={"bit_depth": 12, "scale": 2000.0}))
     assert np.argwhere(m.bad_pixels).tolist() == [[4, 5]]
 
 
 def test_a_scale_of_one_leaves_counts(tmp_path):
-    path = hdf5(tmp_path / "a.h5", y=COUNTS, mask=MASK, on={"y": {"scale_factor": 1.0, "add_offset": 0}})
+    path = save(tmp_path / "a.h5", y=COUNTS, mask=MASK, on={"y": {"scale_factor": 1.0, "add_offset": 0}})
     np.testing.assert_allclose(read_measurement(path).y, COUNTS / 1023, rtol=1e-6)
 
 
 @pytest.mark.parametrize("stated", [{"scale_factor": 0.0}, {"scale_factor": [1.0, 2.0]}, {"add_offset": np.nan}])
 def test_scales_that_cannot_be_are_refused(tmp_path, stated):
-    refused(read_cube, hdf5(tmp_path / "a.h5", cube=PACKED, on={"cube": stated}))
+    refused(read_cube, save(tmp_path / "a.h5", cube=PACKED, on={"cube": stated}))
 
 
 def test_missing_values_of_a_cube_are_no_light(tmp_path):
     cube = CUBE.copy()
     cube[1, 2, 3] = OUT
-    refused(read_cube, hdf5(tmp_path / "a.h5", cube=cube, on={"cube": {"_FillValue": OUT}}))
+    refused(read_cube, save(tmp_path / "a.h5", cube=cube, on={"cube": {"_FillValue": OUT}}))
 
 
 def test_the_reflectance_of_an_airborne_campaign(tmp_path):
@@ -371,7 +363,7 @@ def test_the_reflectance_of_an_airborne_campaign(tmp_path):
 
 def test_a_list_may_be_an_attribute(tmp_path):
     for where in ({"of": {"wavelengths": NM}}, {"on": {"cube": {"wavelengths": NM}}}):
-        wavelengths_are_read(hdf5(tmp_path / "a.h5", cube=CUBE, **where))
+        wavelengths_are_read(save(tmp_path / "a.h5", cube=CUBE, **where))
 
 
 def test_wavelengths_of_gdal(tmp_path):
@@ -389,7 +381,7 @@ def test_units_of_wavelengths(unit):
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-8", "utf-8-sig", "utf-16"])
 def test_headers_in_any_encoding_are_read(tmp_path, encoding):
-    path = envi(tmp_path / "a.hdr", np.moveaxis(CUBE, 0, -1), wavelength=list(map(repr, NM.tolist())))
+    path = envi(tmp_path / "a.hdr", CUBE, wavelength=list(map(repr, NM.tolist())))
     more = "wavelength units = nm\nsensor type = µm-Kamera, 20 °C\n"
     path.write_bytes((path.read_text() + more).encode(encoding))
     cube_is_read(path)
