@@ -206,8 +206,7 @@ TABLE = {
     "no value": in_each(
         lambda p: [is_marked(save(p, y=BAD, mask=MASK, on={"y": stated}))
                    for stated in ({"missing_value": OUT}, {"missing_value": [1e20, -9999.0]}, {"nodata": "-9999"},
-                                  {"_FillValue": OUT}, {"valid_range": [0.0, 2.0]}, {"Data_Ignore_Value": -9999})
-                   if p.suffix == ".h5" or not any(map(np.ndim, stated.values()))],
+                                  {"_FillValue": OUT}, {"valid_range": [0.0, 2.0]}, {"Data_Ignore_Value": -9999})],
         "`_FillValue`, `missing_value`, `valid_range`, `Data_Ignore_Value`", "`y_missing_value`",
     ) | {
         "ENVI": ("`data ignore value`", lambda p: is_marked(envi(p, BAD, data_ignore_value="-9999"), mask=MASK)),

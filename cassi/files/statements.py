@@ -36,6 +36,7 @@ WORDS = {
 LIMITS = ("valid_range", "valid_min", "valid_max")
 NUMERIC = WORDS.keys() - {"units", "bit_depth", "axes", "interleave"}  # those that change numbers
 STATEMENTS = {word: statement for statement, words in WORDS.items() for word in words}
+MAX_STATED = 256  # numbers of a statement that an array makes
 OF_FILE = ("bit_depth", "step", "num_bands", "wavelength_units", "wavelengths_units", "wavelength_unit")
 LETTER = {
     **dict.fromkeys(("n", "t", "i", "q", "z", "frame", "time", "snapshot", "shot"), "N"),
@@ -124,7 +125,8 @@ def companions(entries: Iterable[Entry], values: dict[str, object]) -> tuple[tup
         said = {n: n.removeprefix(start) for n in values if n.startswith(start) and word_of(n, start) in STATEMENTS}
         made.append(stated(entry, {word: values[name] for name, word in said.items()}) if said else entry)
         of_arrays |= said.keys()
-    return tuple(made), {name: value for name, value in values.items() if name not in of_arrays}
+    one = {name: value for name, value in values.items() if not isinstance(value, list)}
+    return tuple(made), {name: value for name, value in one.items() if name not in of_arrays}
 
 
 def stated(entry: Entry, attributes: Mapping[str, object]) -> Entry:

@@ -17,7 +17,7 @@ import numpy as np
 
 from cassi.errors import InputError
 from cassi.files.container import LETTERS, Container, CubeContent, Entry, Selection, damage_as_input_error, read_packed
-from cassi.files.statements import companions
+from cassi.files.statements import MAX_STATED, companions
 
 MATRIX, COMPRESSED = 14, 15
 # Number types by their code in the file, and descriptions of the classes without plain numbers.
@@ -63,7 +63,7 @@ def _variable(path: Path, name: str) -> np.ndarray:
 
 
 def _variables(path: Path) -> tuple[tuple[Entry, ...], dict[str, object]]:
-    """Walk the elements of the file and read the header of each variable; also short texts and single numbers."""
+    """Walk the elements of the file and read the header of each variable; also short texts and a few numbers."""
     variables: dict[str, Entry] = {}
     values: dict[str, object] = {}
     stored = path.stat().st_size
@@ -88,7 +88,7 @@ def _variables(path: Path) -> tuple[tuple[Entry, ...], dict[str, object]]:
 
 
 def _header(head: bytes, order: str) -> tuple[Entry, object]:
-    """A variable by its first bytes, and its value if that is a text or a single number that lies in them."""
+    """A variable by its first bytes, and its value if that is a text or a few numbers that lie in them."""
     (_, flags, _), (_, sizes, _), (_, letters, _), (type_, data, size) = islice(_elements(head, order), 4)
     flag = struct.unpack_from(order + "I", flags)[0]
     kind = flag & 0xFF
@@ -109,8 +109,8 @@ def _header(head: bytes, order: str) -> tuple[Entry, object]:
         raise ValueError(f"'{name}' of shape {shape} holds {size} bytes of type {type_}")
     dtype, stored = np.dtype(bool if flag & LOGICAL else NUMERIC[kind]), np.dtype(order + TYPES[type_])
     packed = np.dtype(TYPES[type_]) if dtype.kind == "f" and stored.kind in "iu" else None
-    value = np.frombuffer(data, stored)[0].item() if math.prod(shape) == 1 and whole else None
-    return Entry(name, shape, dtype, packed=packed), value
+    values = np.frombuffer(data, stored).tolist() if whole and 0 < math.prod(shape) <= MAX_STATED else [None]
+    return Entry(name, shape, dtype, packed=packed), values if len(values) > 1 else values[0]
 
 
 def _elements(head: bytes, order: str) -> Iterator[tuple[int, bytes, int]]:

@@ -13,7 +13,7 @@ from numpy.lib import format as npy
 
 from cassi.errors import InputError, one_line
 from cassi.files.container import Container, CubeContent, Entry, Selection, covers, damage_as_input_error, read_packed
-from cassi.files.statements import companions
+from cassi.files.statements import MAX_STATED, companions
 
 PICKLED = "a pickled Python object, never loaded"
 MAX_VALUE_BYTES = 4096  # of a text
@@ -75,12 +75,13 @@ def open_npz(path: Path) -> Container:
 
 
 def _value(entry: Entry, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> object:
-    """A text, or a single number; None for anything else."""
-    if math.prod(entry.shape) != 1 or member.file_size > MAX_VALUE_BYTES or entry.problem == PICKLED:
+    """A text, a number or some; None for anything else."""
+    if not 0 < math.prod(entry.shape) <= MAX_STATED or member.file_size > MAX_VALUE_BYTES or entry.problem == PICKLED:
         return None
     with archive.open(member) as file:
-        value = npy.read_array(file, allow_pickle=False).reshape(-1)[0].item()
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
+        values = npy.read_array(file, allow_pickle=False).reshape(-1).tolist()
+    values = [value.decode(errors="replace") if isinstance(value, bytes) else value for value in values]
+    return values if len(values) > 1 else values[0]
 
 
 def write_npz(path: Path, content: CubeContent) -> None:
