@@ -60,9 +60,7 @@ def open_tiff(path: Path) -> Container:
                 )
             shape, axes = (sum(map(_pages_of, tiff.series)), *shape[-2:]), "NHW"
         dtype, metadata = np.dtype(series.dtype), tiff.shaped_metadata[0] if tiff.shaped_metadata else {}
-        attributes = _attributes(page, dtype) | {
-            name: v for name, v in metadata.items() if name not in ("axes", "shape")
-        }
+        attributes = _attributes(page, dtype) | {k: v for k, v in metadata.items() if k not in ("axes", "shape")}
     letters = valid_axes(axes, len(shape)) if len(shape) > 2 else None
     entries = [stated(Entry("pages", shape, dtype, letters), attributes)]
     if (nm := attributes.get("wavelengths")) is not None:
@@ -95,18 +93,17 @@ def open_tiff(path: Path) -> Container:
 def _attributes(page: Any, dtype: np.dtype) -> dict[str, object]:
     """What the tags of a page state, those of GDAL, OME and Micro-Manager among them, by the names of statements."""
     found: dict[str, object] = {}
-    bits, most = int(page.bitspersample), page.tags.valueof(MAX_SAMPLE)
-    if bits < dtype.itemsize * 8:
-        found["bit_depth"] = bits
+    bits, most, of_camera = (page.bitspersample, page.tags.valueof(MAX_SAMPLE), page.tags.valueof(MICROMANAGER))
     most = int(np.max(most)) if dtype.kind in "iu" and most is not None else 0
-    if most > 0 and most & (most + 1) == 0:  # of a camera; programs that state the brightest pixel mean another thing
-        found["bit_depth"] = most.bit_length()
     significant = re.search(r'\bSignificantBits="(\d+)"', str(page.description or "")[:MAX_DESCRIPTION])
-    of_camera = page.tags.valueof(MICROMANAGER)
     if significant is not None:
         found["bit_depth"] = int(significant[1])
     elif isinstance(of_camera, dict) and isinstance(of_camera.get("BitDepth"), int):
         found["bit_depth"] = of_camera["BitDepth"]
+    elif most > 0 and most & (most + 1) == 0:  # of a camera; who states the brightest pixel means another thing
+        found["bit_depth"] = most.bit_length()
+    elif bits < dtype.itemsize * 8:
+        found["bit_depth"] = int(bits)
     if (nodata := str(page.tags.valueof(GDAL_NODATA) or "").strip("\0 ")) not in ("", "none"):
         found["missing_value"] = nodata
     bands = dict[str, dict[int, str]]()
@@ -115,13 +112,12 @@ def _attributes(page: Any, dtype: np.dtype) -> dict[str, object]:
         bands.setdefault(GDAL.get(name, name), {})[int(item.get("sample", 0))] = (item.text or "").strip()
     for name, each in bands.items():
         values = [each[k] for k in sorted(each)]
-        if name in ("scale_factor", "add_offset"):
-            found[name] = [float(v) for v in values]
-        elif name in ("wavelengths", "central_wavelength_um", "central_wavelength_nm"):
-            found["wavelengths"] = [float(v) for v in values]
-            found |= {} if name == "wavelengths" else {"wavelength_units": name[-2:]}
-        elif name == "wavelength_units":
+        if name == "wavelength_units":
             found[name] = values[0]
+        elif name.startswith("central_wavelength_"):
+            found |= {"wavelengths": [float(v) for v in values], "wavelength_units": name[-2:]}
+        elif name in GDAL.values():
+            found[name] = [float(v) for v in values]
     return found
 
 
