@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zipfile
 from functools import partial
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -23,15 +24,6 @@ from cassi.files import InputError, Levels, describe, open_container, read_cube,
 RNG = np.random.default_rng(0)
 Y = RNG.random((24, 30)).astype(np.float32)
 MASK = (RNG.random((24, 24)) > 0.5).astype(np.float32)
-
-
-def one_line(call, *arguments, **options):
-    """Return the message of the InputError that the call must end in."""
-    with pytest.raises(InputError) as caught:
-        call(*arguments, **options)
-    message = str(caught.value)
-    assert "\n" not in message and len(message) <= 1000
-    return message
 
 
 def write_hdf5(path):
@@ -73,7 +65,8 @@ def test_the_corpus_is_read_and_refused_where_it_is_cut_short(tmp_path, name):
     whole = path.read_bytes()
     for size in range(0, len(whole) - 8, 256):
         path.write_bytes(whole[:size])
-        one_line(read_measurement, path, **options_of(name))
+        with pytest.raises(InputError):
+            read_measurement(path, **options_of(name))
 
 
 @pytest.mark.parametrize("name", ["five.mat", "packed.mat", "a.npz", "packed.npz", "a.npy", "a.png", "a.tif"])
@@ -99,55 +92,25 @@ def test_random_bytes_changed(tmp_path, name):
     assert seen > 5
 
 
-def test_what_is_no_data_file(tmp_path):
-    (tmp_path / "empty.h5").touch()
-    (tmp_path / "m.h5").write_text("this is a letter\nof two lines")
-    (tmp_path / "zip.npz").write_bytes(b"PK\x05\x06" + bytes(18))
-    for path in ("missing.h5", "", "empty.h5", "a\0b.h5", "m.h5", "zip.npz"):
-        check_words(one_line(read_measurement, "a\0b.h5" if "\0" in path else tmp_path / path))
+WRONG = [
+    {"measurement": None, "other": Y}, {"mask": None}, {"mask": -MASK}, {"mask": 0 * MASK},
+    {"mask": np.full_like(MASK, np.nan)}, {"measurement": Y * np.inf}, {"measurement": Y.astype(float) * 1e300},
+    {"measurement": Y + 1j}, {"measurement": np.bytes_("text")}, {"measurement": np.zeros((24, 0))},
+    {"measurement": np.zeros(30)}, {"mask": MASK[:20, :22]}, {"measurement": Y[:, :20]}, {"shifts": [0, np.nan]},
+    {"wavelengths": [500.0]}, {"wavelengths": [1.0, -2, 3, 4]}, {"bad_pixels": np.ones((3, 3))},
+    {"mask": np.where(RNG.random(MASK.shape) < 1e-2, 1e30, MASK)}, {"measurement": Y * 1e36},
+    {"measurement": Y.astype(float) * 1e-300}, {"mask": MASK[:, :1]}, {"shifts": np.zeros(20_000)},
+    {"wavelengths": [500.0, 550, 550, 600]}, {"bad_pixels": np.ones(Y.shape)},
+    {"attributes": {"gain": np.bytes_("two")}}, {"attributes": {"gain": np.nan}},
+    {"attributes": {"read_noise": [1, 2]}}, {"measurement": (Y * 4000 - 500).astype(np.int16)},
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        {"other": Y, "mask": MASK},
-        {"measurement": Y},
-        {"measurement": Y, "mask": -MASK},
-        {"measurement": Y, "mask": 0 * MASK},
-        {"measurement": Y, "mask": np.full_like(MASK, np.nan)},
-        {"measurement": Y * np.inf, "mask": MASK},
-        {"measurement": Y.astype(float) * 1e300, "mask": MASK},
-        {"measurement": Y + 1j, "mask": MASK},
-        {"measurement": np.bytes_("text"), "mask": MASK},
-        {"measurement": np.zeros((24, 0)), "mask": MASK},
-        {"measurement": np.zeros(30), "mask": MASK},
-        {"measurement": Y, "mask": MASK[:20, :22]},
-        {"measurement": Y[:, :20], "mask": MASK},
-        {"measurement": Y, "mask": MASK, "shifts": [0, np.nan]},
-        {"measurement": Y, "mask": MASK, "wavelengths": [500.0]},
-        {"measurement": Y, "mask": MASK, "wavelengths": [1.0, -2, 3, 4]},
-        {"measurement": Y, "mask": MASK, "bad_pixels": np.ones((3, 3))},
-        {"measurement": Y, "mask": np.where(RNG.random(MASK.shape) < 1e-2, 1e30, MASK)},
-        {"measurement": Y * 1e36, "mask": MASK},
-        {"measurement": Y.astype(float) * 1e-300, "mask": MASK},
-        {"measurement": Y, "mask": MASK[:, :1]},
-        {"measurement": Y, "mask": MASK, "shifts": np.zeros(20_000)},
-        {"measurement": Y, "mask": MASK, "wavelengths": [500.0, 550, 550, 600]},
-        {"measurement": Y, "mask": MASK, "bad_pixels": np.ones(Y.shape)},
-        {"attributes": {"gain": np.bytes_("two")}, "measurement": Y, "mask": MASK},
-        {"attributes": {"gain": np.nan}, "measurement": Y, "mask": MASK},
-        {"attributes": {"read_noise": [1, 2]}, "measurement": Y, "mask": MASK},
-    ],
-)  # fmt: skip
-def test_wrong_content(tmp_path, content):
-    refused(read_measurement, write_h5(tmp_path / "m.h5", **content))
-
-
-def test_matlab_content_that_is_no_array(tmp_path):
-    scipy.io.savemat(tmp_path / "m.mat", {"meas": {"inner": Y}, "mask": MASK})
-    check_words(one_line(read_measurement, tmp_path / "m.mat"))
-    scipy.io.savemat(tmp_path / "m.mat", {"meas": Y, "mask": np.array([MASK, 1], dtype=object)})
-    check_words(one_line(read_measurement, tmp_path / "m.mat"))
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_content(tmp_path, wrong):
+    content = {"measurement": Y, "mask": MASK} | wrong
+    given = {name: values for name, values in content.items() if values is not None}
+    refused(read_measurement, write_h5(tmp_path / "m.h5", **given))
 
 
 class Payload:
@@ -166,9 +129,9 @@ def test_objects_are_never_unpickled(tmp_path, name):
         np.save(tmp_path / name, values, allow_pickle=True)
     else:
         np.savez(tmp_path / name, measurement=values)
-    check_words(one_line(read_measurement, tmp_path / name, mask=MASK))
+    refused(read_measurement, tmp_path / name, mask=MASK)
     (tmp_path / "raw.npy").write_bytes(pickle.dumps(Payload(tmp_path / "executed")))
-    one_line(read_measurement, tmp_path / "raw.npy", mask=MASK)
+    refused(read_measurement, tmp_path / "raw.npy", mask=MASK)
     assert not (tmp_path / "executed").exists()
 
 
@@ -202,7 +165,7 @@ def test_nothing_outside_the_file_is_read(tmp_path, way_out):
         way_out(file, tmp_path / "elsewhere.h5")
         raw = file.create_group("raw")
         raw["self"] = raw  # a circle of hard links
-    check_words(one_line(read_measurement, tmp_path / "m.h5"))
+    refused(read_measurement, tmp_path / "m.h5")
 
 
 def filtered(path):
@@ -241,29 +204,54 @@ def zipped(path):
         file.writestr("a.tif", b"II*\0")
 
 
-OTHER_FILES = {
+COUNTS = (Y * 250).astype(np.uint8)
+
+
+def picture(mode, place=None, byte=0, **options):
+    """A picture of this mode; the byte is changed that lies so far behind these bytes."""
+
+    def write(path):
+        grey = Image.fromarray(COUNTS)
+        image = grey.convert("RGB").convert(mode) if mode in ("CMYK", "P") else grey.convert(mode)
+        image.save(path, **options)
+        if place is not None:
+            whole = bytearray(path.read_bytes())
+            whole[whole.index(place[0]) + place[1]] = byte
+            path.write_bytes(whole)
+
+    return write
+
+
+WHITE_IS_0, OTHER = struct.pack("<HHI", 262, 3, 1), {"append_images": [Image.new("L", (3, 3))], "save_all": True}
+NOT_WHAT_THEY_SEEM = {
+    "missing.h5": lambda path: None, "empty.h5": b"", "folder.h5": Path.mkdir, "zip.npz": b"PK\x05\x06" + bytes(18),
+    "letter.h5": b"this is a letter\nof two lines",
     "pointer.mat": b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 4878\n",
     "page.h5": b"<!DOCTYPE html><html>log in</html>", "a.tif.gz": b"\x1f\x8b\x08",
     "cube.nc": b"CDF\x01" + bytes(40), "image.fits": b"SIMPLE  =   T",
     "old.mat": lambda path: scipy.io.savemat(path, {"mask": MASK}, format="4"),
+    "octave.mat": struct.pack(">5i", 1000, 2, 2, 0, 5) + b"mask\0" + np.ones(4, ">f8").tobytes(),
     "weights.pt": lambda path: torch.save(torch.ones(4), path),
     "old.pth": lambda path: torch.save(torch.ones(4), path, _use_new_zipfile_serialization=False),
     "frames.zip": zipped, "filter.h5": filtered,
+    "struct.mat": lambda path: scipy.io.savemat(path, {"meas": {"inner": Y}}),
+    "cell.mat": lambda path: scipy.io.savemat(path, {"meas": np.array([MASK, 1], dtype=object)}),
+    "color.png": picture("RGB"), "transparent.png": picture("LA"), "bit.png": picture("1"),
+    "color.tif": picture("RGBA"), "palette.tif": picture("P"), "transparent.tif": picture("LA"),
+    "swapped.tif": picture("L", (WHITE_IS_0, 8)), "turned.tif": picture("L", tiffinfo={274: 3}),
+    "unequal.tif": picture("L", **OTHER), "checksum.png": picture("L", (b"IEND", -5)),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", OTHER_FILES)
+@pytest.mark.parametrize("name", NOT_WHAT_THEY_SEEM)
 def test_whole_files_that_are_not_what_they_seem(tmp_path, name):
-    path, content = tmp_path / name, OTHER_FILES[name]
+    path, content = tmp_path / name, NOT_WHAT_THEY_SEEM[name]
     path.write_bytes(content) if isinstance(content, bytes) else content(path)
     with refuses() as caught:
         read_measurement(path, mask=MASK)
-    assert "damaged" not in str(caught.value)
-
-
-def test_octave_and_others_write_v4_in_either_byte_order(tmp_path):
-    (tmp_path / "a.mat").write_bytes(struct.pack(">5i", 1000, 2, 2, 0, 5) + b"mask\0" + np.ones(4, ">f8").tobytes())
-    assert "MATLAB v4" in one_line(open_container, tmp_path / "a.mat")
+    assert ("damaged" in str(caught.value)) == (name == "checksum.png")
+    if name == "missing.h5":
+        refused(read_measurement, "a\0b.h5")
 
 
 def test_bombs_are_refused(tmp_path):
@@ -279,66 +267,20 @@ def test_bombs_are_refused(tmp_path):
         refused(container.read, container.entries[-1])
 
 
-COUNTS = (Y * 250).astype(np.uint8)
-
-
-def saved(name, mode, **options):
-    def write(path):
-        grey = Image.fromarray(COUNTS)
-        image = grey.convert("RGB").convert(mode) if mode in ("CMYK", "P") else grey.convert(mode)
-        image.save(path / name, **options)
-        return path / name
-
-    return write
-
-
-def changed(name, place, byte):
-    """A grey picture with the byte changed that lies so far behind these bytes."""
-
-    def write(path):
-        saved(name, "L")(path)
-        whole = bytearray((path / name).read_bytes())
-        whole[whole.index(place[0]) + place[1]] = byte
-        (path / name).write_bytes(whole)
-        return path / name
-
-    return write
-
-
-NO_SNAPSHOTS = {
-    "png in color": saved("p.png", "RGB"),
-    "png with transparency": saved("p.png", "LA"),
-    "png of a wrong checksum": changed("p.png", (b"IEND", -5), 0),
-    "png of one bit": saved("p.png", "1"),
-    "tiff in color": saved("p.tif", "RGBA"),
-    "tiff of a palette": saved("p.tif", "P"),
-    "tiff with transparency": saved("p.tif", "LA"),
-    "tiff of light and dark swapped": changed("p.tif", (struct.pack("<HHI", 262, 3, 1), 8), 0),
-    "tiff that is turned": saved("p.tif", "L", tiffinfo={274: 3}),
-    "tiff of unequal pages": saved("p.tif", "L", save_all=True, append_images=[Image.new("L", (3, 3))]),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", NO_SNAPSHOTS)
-def test_pictures_that_are_no_snapshot(tmp_path, kind):
-    write = NO_SNAPSHOTS[kind]
-    check_words(one_line(read_measurement, write(tmp_path), mask=MASK))
-
-
 def test_pictures_that_are_read_for_what_they_are(tmp_path):
     planes = np.stack([COUNTS, COUNTS // 2, COUNTS // 3])
     first, *others = map(Image.fromarray, planes)
     first.save(tmp_path / "p.tif", save_all=True, append_images=others)
     assert np.allclose(read_cube(tmp_path / "p.tif")[0], planes / 255)
-    path = saved("y.tif", "L")(tmp_path)
+    path = tmp_path / "y.tif"
+    picture("L")(path)
     assert np.array_equal(read_measurement(path, mask=MASK).y, COUNTS / np.float32(255))
     Image.fromarray(MASK > 0).save(tmp_path / "mask.png")
     assert np.array_equal(read_measurement(path, mask=tmp_path / "mask.png").mask, MASK)
 
 
-def test_negative_counts_need_a_word(tmp_path):
+def test_negative_counts_with_a_black_level(tmp_path):
     path = write_h5(tmp_path / "m.h5", measurement=(Y * 4000 - 500).astype(np.int16), mask=MASK)
-    check_words(one_line(read_measurement, path))
     assert np.allclose(read_measurement(path, levels=Levels(black_level=-500)).y * (4095 + 500), Y * 4000, atol=1)
 
 
@@ -353,8 +295,9 @@ def test_masks_of_any_unit_are_brought_to_one(tmp_path, scale, dtype):
 def test_names_never_reach_the_terminal_as_they_are(tmp_path):
     name = "\x1b[31mred\x1b]0;t\x07"
     path = write_h5(tmp_path / "m.h5", {"no\x1bte": 1.0}, **{name: Y, name + "2": Y})
-    assert "\\x1b[31mred" in one_line(read_measurement, path)
-    assert one_line(read_measurement, path).isprintable()
+    with pytest.raises(InputError) as caught:
+        read_measurement(path)
+    assert "\\x1b[31mred" in str(caught.value) and str(caught.value).isprintable()
     assert all(line.isprintable() for line in describe(path).split("\n"))
     m = read_measurement(write_h5(tmp_path / "n.h5", {"unit": np.bytes_("a\x1b[2Jb")}, **{name: Y}), mask=MASK)
     assert all(text.isprintable() for text in (m.unit, *m.notes))
@@ -371,5 +314,5 @@ def test_an_array_too_large_to_be_read_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr("cassi.files.container.MAX_READ_BYTES", 5 * Y.nbytes)
     monkeypatch.setenv("CASSI_READ_LIMIT", "2")
     path = write_h5(tmp_path / "m.h5", measurement=np.stack([Y] * 12), mask=MASK)
-    check_words(one_line(read_measurement, path))
+    refused(read_measurement, path)
     assert read_measurement(path, frames=slice(0, 9)).y.shape == (9, 24, 30)
