@@ -106,21 +106,14 @@ def matlab(path):
     scipy.io.savemat(path, {"meas": np.zeros((58, 48, HELD // (48 * 58 * 8))), "mask": MASK}, do_compression=True)
 
 
-def weights(path):
-    size = {"components": 12, "stages": 4, "memory": 8, "width": 1024, "blocks": 10, "deep_width": 96}
-    size |= {"deep_blocks": 4, "far_width": 128, "far_blocks": 3, "light": 0, "turns": 1}
-    head = json.dumps({"__metadata__": {name: str(value) for name, value in size.items()}}).encode()
-    path.write_bytes(struct.pack("<Q", len(head)) + head)
-
-
-def wide_weights(path):
-    """As many tensors as the sizes ask for, all empty."""
-    size = {"components": 12, "stages": 4, "memory": 8, "width": 4096, "blocks": 1, "deep_width": 4096}
-    size |= {"deep_blocks": 2, "far_width": 4096, "far_blocks": 1, "light": 0, "turns": 1}
-    names = [f"net.{k}" for k in range(60)]
-    head = {"__metadata__": {name: str(value) for name, value in size.items()}}
-    head |= {name: {"dtype": "F16", "shape": [0], "data_offsets": [0, 0]} for name in names}
-    text = json.dumps(head).encode()
+def weights(path, widths, blocks, tensors=0):
+    """As many tensors as the sizes ask for, all empty, or none."""
+    size = {"components": 12, "stages": 4, "memory": 8, "light": 0, "turns": 1}
+    size |= dict(
+        zip(("width", "deep_width", "far_width", "blocks", "deep_blocks", "far_blocks"), widths + blocks, strict=True)
+    )
+    head = {f"net.{k}": {"dtype": "F16", "shape": [0], "data_offsets": [0, 0]} for k in range(tensors)}
+    text = json.dumps({"__metadata__": {name: str(value) for name, value in size.items()}} | head).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text)
 
 
@@ -174,8 +167,8 @@ BOMBS = {
     "picture of numbers.npy": sparse_npy,
     "picture.png": png,
     "picture in tiles.tif": lambda p: tiff(p, deflated(), 8, tile=(16384, 16384)),
-    "prior.safetensors": weights,
-    "prior, wide.safetensors": wide_weights,
+    "prior.safetensors": lambda p: weights(p, (1024, 96, 128), (10, 4, 3)),
+    "prior, wide.safetensors": lambda p: weights(p, (4096,) * 3, (1, 2, 1), 60),
 }
 READ = """if True:
     import json, sys, warnings
