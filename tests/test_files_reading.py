@@ -155,6 +155,10 @@ def test_bad_pixels_from_a_file_and_nan_under_them(tmp_path, arrays):
     m = read_measurement(path, bad_pixels=tmp_path / "bad.npy")
     assert m.y[4, 5] == 0
     assert np.argwhere(m.bad_pixels).tolist() == [[4, 5]]
+    masks = write_h5(tmp_path / "mask.h5", mask=arrays["mask"], bad_pixels=np.roll(bad, 1, 0))
+    stack = write_h5(tmp_path / "n.h5", measurement=np.stack([y] * 2), bad_pixels=np.stack([bad, np.roll(bad, 1, 1)]))
+    for frames, expected in ((0, [[4, 5], [5, 5]]), (None, [[4, 5], [4, 6], [5, 5]])):  # by frame, and for all
+        assert np.argwhere(read_measurement(stack, mask=masks, frames=frames).bad_pixels).tolist() == expected
     np.save(tmp_path / "bad.npy", bad[1:])
     refused(read_measurement, path, bad_pixels=tmp_path / "bad.npy")
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -147,9 +148,9 @@ def for_kernels(values: np.ndarray) -> np.ndarray:
 
 
 def any_bad(marked: Iterable[np.ndarray | None]) -> np.ndarray | None:
-    """Pixels marked in any of several maps of bad pixels; None without a map."""
+    """Pixels marked in any of several maps of bad pixels, (H, W') or by frame (N, H, W'); None without a map."""
     maps = [bad for bad in marked if bad is not None]
-    return np.logical_or.reduce(maps) if maps else None
+    return reduce(np.logical_or, maps) if maps else None
 
 
 def check_camera(measurements: Sequence[Measurement]) -> None:
