@@ -191,12 +191,12 @@ def in_sequence(args: argparse.Namespace, task: Task, settings: Settings) -> InS
 
 
 def _read_some(task: Task, chosen: Sequence[int]) -> list[Measurement]:
-    """These frames, others in place of those that cannot be read, which report that themselves."""
-    found = list[Measurement]()
+    """The chosen frames; others replace unreadable ones, whose own run reports the error."""
+    measurements = list[Measurement]()
     for k in (*chosen, *(k for k in range(len(task.frames)) if k not in chosen)):
         with contextlib.suppress(ValueError, OSError):
-            found += [task.measurement(task.frames[k])] if len(found) < len(chosen) else []
-    return found
+            measurements += [task.measurement(task.frames[k])] if len(measurements) < len(chosen) else []
+    return measurements
 
 
 def _parts(task: Task) -> Path:
@@ -244,17 +244,17 @@ def save_common_plan(args: argparse.Namespace, task: Task, settings: Settings) -
 
 
 def _difference(task: Task, some: Sequence[Measurement]) -> str:
-    """What the cameras of two files have unlike, in words, by all that a file holds beside its snapshots."""
+    """How the cameras of two files differ, in words, by all that a file holds beside its snapshots."""
     if (difference := camera_difference(some)) or len(task.read.each) > 1:
         return difference
     first: Measurement | None = None
     for path in dict.fromkeys(frame.path for frame in task.frames):
         with contextlib.suppress(ValueError, OSError):  # the frame reports why it cannot be read
-            found = open_measurement(path, task.read.each[0])
-            stated = {name: getattr(found.known, name) for name in ("mask", "shifts", "wavelengths")}
-            one = replace(some[0], source=Path(path).name, **stated)
-            first = first or one
-            if difference := camera_difference((first, one)):
+            opened = open_measurement(path, task.read.each[0])
+            stated = {name: getattr(opened.known, name) for name in ("mask", "shifts", "wavelengths")}
+            other = replace(some[0], source=Path(path).name, **stated)
+            first = first or other
+            if difference := camera_difference((first, other)):
                 return difference
     return ""
 
@@ -273,13 +273,13 @@ def common_camera(args: argparse.Namespace, task: Task, settings: Settings) -> F
                 if args.save_camera:
                     warn(args, f"{args.save_camera} is not written: the snapshots have no camera in common")
                 return settings.camera
-            found = find_with_settings(some, settings, partial(bar, CAMERA))
+            camera = find_with_settings(some, settings, partial(bar, CAMERA))
     except (ValueError, OSError):  # each frame reports why it cannot be read
         if args.save_camera:
             warn(args, f"{args.save_camera} is not written: no camera could be found")
         return "as-given"
-    if found.accepted or found.detector:
-        inform(args, found.message)
-    if args.save_camera and not found.is_saved(args.save_camera):  # as a run that was killed left it
-        found.save(args.save_camera, wavelengths=some[0].wavelengths, overwrite=args.overwrite)
-    return found
+    if camera.accepted or camera.detector:
+        inform(args, camera.message)
+    if args.save_camera and not camera.is_saved(args.save_camera):  # as a run that was killed left it
+        camera.save(args.save_camera, wavelengths=some[0].wavelengths, overwrite=args.overwrite)
+    return camera

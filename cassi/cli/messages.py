@@ -48,11 +48,11 @@ def describe_measurement(args: argparse.Namespace, m: Measurement, *, many: bool
 
 def describe_result(result: Reconstruction) -> list[str]:
     """What was found and chosen, a line each for camera and method; of a stack, for its first frame."""
-    outcome, found = result.outcomes[0], result.camera
-    camera = [] if found is None else [found.message if outcome.plan is None else found.optics]
+    outcome, camera = result.outcomes[0], result.camera
+    sentences = [] if camera is None else [camera.message if outcome.plan is None else camera.optics]
     if result.imprint is not None:
-        camera.append(f"Imprint of the mask on the cube: {result.imprint:.3f} (0 is ideal).")
-    lines = [" ".join(camera)] if camera else []
+        sentences.append(f"Imprint of the mask on the cube: {result.imprint:.3f} (0 is ideal).")
+    lines = [" ".join(sentences)] if sentences else []
     if outcome.plan is not None:
         return [*lines, f"solver: {outcome.solver}. {result.explain()}"]
     used = {**outcome.settings, "level": outcome.brightness, "black_level": outcome.black_level or None}

@@ -110,14 +110,14 @@ def make_task(args: argparse.Namespace, files: Sequence[str]) -> Task:
     place = bool(args.output) and (os.path.isdir(output) or not output.suffix)
     many = args.sequence or place or (several and shots == 1)
     check("reconstruct", args, [SHOTS] * (shots > 1) + [MANY] * many)
-    found = [files[0]]
+    names = [files[0]]
     if many or shots > 1:  # of one shot in the order of the numbers in their names
         others = [*args.mask, *args.calibration, *filter(None, [args.bad_pixels, args.dark])]
-        found = [str(file) for file in find_files(files, others)]
+        names = [str(file) for file in find_files(files, others)]
     settings = _settings(args)
-    read = _reading(args, settings, found, shots, together=many or shots > 1)
-    one = len(files) == 1 and found == list(files)
-    frames = _frames(args, found, read, one=one) if many or shots > 1 else [_scene(found)]
+    read = _reading(args, settings, names, shots, together=many or shots > 1)
+    alone = len(files) == 1 and names == list(files)
+    frames = _frames(args, names, read, alone=alone) if many or shots > 1 else [_scene(names)]
     if len(frames) > 1 and not many:
         many = True
         check("reconstruct", args, [SHOTS] * (shots > 1) + [MANY])
@@ -156,16 +156,16 @@ def _reading(
     if together and args.bit_depth is None and not args.calibration:
         with suppress(InputError):  # none can be read, which each frame reports
             levels = shared_levels(files, each[0])
-        each = tuple(replace(one, levels=levels) for one in each)
+        each = tuple(replace(options, levels=levels) for options in each)
     calibrations = tuple(Calibration.load(path) for path in args.calibration)
     dark = None if args.dark is None else read_dark(args.dark)
     return Reading(each, calibrations, args.turn_mask, settings.gain, settings.read_noise, dark)
 
 
-def _frames(args: argparse.Namespace, files: Sequence[str], read: Reading, *, one: bool) -> list[Frame]:
+def _frames(args: argparse.Namespace, files: Sequence[str], read: Reading, *, alone: bool) -> list[Frame]:
     """The scenes: of a stack, or of K files after each other for each; `one` file may be a stack."""
     shots, first, count = len(read.each), files[0], None
-    if is_stack(first, args.key) if shots > 1 else one:
+    if is_stack(first, args.key) if shots > 1 else alone:
         count = calibrated_frame_count(first, key=args.key) if args.calibration else frame_count(first, read.each[0])
         if shots > 1 and (count is None or count % shots or (len(files) > 1 and count != shots)):
             raise InputError(f"{first}: holds {count or 1} snapshots, expected the {shots} shots of a scene")

@@ -212,9 +212,9 @@ def _unresolved(result: Reconstruction) -> Note | None:
 OF_RESULT = _poor, _unexplained, _disputed, _bent, _unpredicted, _imprinted, _unresolved
 
 
-def _dim(one: Reflectance) -> Note | None:
+def _dim(result: Reflectance) -> Note | None:
     """Bands with little light on the reference."""
-    light, nm = one.light.mean((1, 2), dtype=torch.float64).numpy(), one.wavelengths
+    light, nm = result.light.mean((1, 2), dtype=torch.float64).numpy(), result.wavelengths
     weak = np.flatnonzero(light < WEAK * light.max())
     if not weak.size:
         return None
@@ -226,9 +226,9 @@ def _dim(one: Reflectance) -> Note | None:
     )
 
 
-def _too_bright(one: Reflectance) -> Note | None:
+def _too_bright(result: Reflectance) -> Note | None:
     """Values that no surface has."""
-    share = sum(int((band > MAX_REFLECTANCE).sum()) for band in one.cube) / one.cube.numel()
+    share = sum(int((band > MAX_REFLECTANCE).sum()) for band in result.cube) / result.cube.numel()
     text = (
         f"{share:.1%} of the values are above {MAX_REFLECTANCE:g}, which no matt surface reflects: exposure or light "
         "of scene and reference differ, or there are highlights"

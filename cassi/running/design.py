@@ -104,10 +104,10 @@ def scenes_of(folder: PathLike | None, count: int) -> dict[str, Scene]:
     if folder is None:
         return {f"painted {seed}": painted(seed) for seed in range(count)}
     place = Path(folder)
-    files = sorted((one for one in place.glob("*") if one.suffix.lower() in SUFFIXES), key=natural)
+    files = sorted((file for file in place.glob("*") if file.suffix.lower() in SUFFIXES), key=natural)
     if not files:
         raise InputError(f"{place}: no cube in it, expected files ending in {', '.join(sorted(SUFFIXES))}")
-    return {one.name: measured(one) for one in files}
+    return {file.name: measured(file) for file in files}
 
 
 def element_mask(height: int, width: int, element: int, *, generator: torch.Generator) -> Tensor:
@@ -132,8 +132,8 @@ def evaluate(design: Design, scene: Scene, *, size: int = 96, quality: str = "fa
     shifts = tuple(c * design.step for c in range(design.bands))
     shot = simulate(cube, mask, shifts, full_well=design.electrons, read_noise=READ_NOISE, generator=noise)
     m = Measurement(shot.y.numpy(), mask.numpy(), shifts, gain=shot.gain, read_noise=shot.read_noise)
-    found = reconstruct(m, quality=quality, camera="as-given").cube
-    numbers = score(found, truth=cube)
+    estimate = reconstruct(m, quality=quality, camera="as-given").cube
+    numbers = score(estimate, truth=cube)
     return {"psnr": numbers["psnr"], "ssim": numbers["ssim"], "angle": numbers["sam"]}
 
 
@@ -186,22 +186,22 @@ def study(
             known[key(design, name)] = {"key": key(design, name), **numbers}
             file.write(json.dumps(known[key(design, name)]) + "\n")
             file.flush()
-    found = {}
+    qualities = {}
     for design in designs:
         rows = [known[key(design, name)] for name in scenes]
         psnr, ssim, angle = (np.array([row[what] for row in rows]) for what in ("psnr", "ssim", "angle"))
-        found[design] = Quality(psnr.mean(), ssim.mean(), angle.mean(), psnr.std(), len(rows))
-    write_text(place / "design.csv", as_csv(found, size))
-    return found
+        qualities[design] = Quality(psnr.mean(), ssim.mean(), angle.mean(), psnr.std(), len(rows))
+    write_text(place / "design.csv", as_csv(qualities, size))
+    return qualities
 
 
-def as_csv(found: dict[Design, Quality], size: int) -> str:
+def as_csv(qualities: dict[Design, Quality], size: int) -> str:
     """A line a design: the camera, the columns of its detector, and what it reached."""
     file = io.StringIO()
     table = csv.writer(file)
     heads = [*(field.name for field in fields(Design)), "detector_columns", "psnr_db", "ssim", "angle_deg"]
     table.writerow([*heads, "psnr_spread_db", "scenes"])
-    for design, q in found.items():
+    for design, q in qualities.items():
         columns = size + abs(design.step) * (design.bands - 1)
         numbers = (f"{q.psnr:.2f}", f"{q.ssim:.4f}", f"{q.angle:.2f}", f"{q.spread:.2f}", q.scenes)
         table.writerow([*asdict(design).values(), columns, *numbers])
@@ -212,7 +212,7 @@ def grid(
     steps: Sequence[int], elements: Sequence[int], bands: Sequence[int], electrons: Sequence[float]
 ) -> list[Design]:
     """Every combination of these choices."""
-    return [Design(*one) for one in product(steps, elements, bands, electrons)]
+    return [Design(*values) for values in product(steps, elements, bands, electrons)]
 
 
 def values_between(text: str, *, whole: bool = True) -> list[float]:

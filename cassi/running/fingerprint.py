@@ -133,13 +133,13 @@ def content_of(value: object) -> Any:
         if isinstance(value, Settings) and value.weights in (None, *KINDS):  # no file: shipped ones change, too
             named = KINDS if value.weights is None and value.plan is not None else KINDS[str(value.weights or DEFAULT)]
             return content_of({**values, "weights": named})  # without a name those of the plan, whichever it names
-        return {name: content_of(one) for name, one in values.items()}
+        return {name: content_of(item) for name, item in values.items()}
     if isinstance(value, Mapping):
-        return {key: content_of(one) for key, one in sorted(value.items()) if one is not None}
+        return {key: content_of(item) for key, item in sorted(value.items()) if item is not None}
     if isinstance(value, str | os.PathLike) and os.path.isfile(value):
         return {"sha256": file_sha256(value)}
     if isinstance(value, list | tuple):
-        return [content_of(one) for one in value]
+        return [content_of(item) for item in value]
     if isinstance(value, LearnedPrior):
         return content_of(value.state_dict())
     if isinstance(value, Tensor):

@@ -191,7 +191,7 @@ def reconstruct_many(
         failed = _too_long(root, frames)
         named = [frame for frame in frames if frame.name not in failed]
         finished, todo = _plan(root, named, read, solve, overwrite)
-        found = len(finished)
+        already = len(finished)
         if todo:
             count = batch or (1 if executor else _at_once(read, solve, [job.frame for job in todo]))
             work = partial(_solve_and_write, read=read, attributes=dict(attributes or {}), after=after)
@@ -219,7 +219,7 @@ def reconstruct_many(
     misfits = {name: known["verdict"] for name, known in done.items() if not known["ok"]}
     doubts = {name: known["against"] for name, known in done.items() if known["against"]}
     methods = {name: known["method"] for name, known in done.items()}
-    return BatchReport(len(done) - found, found, failed, time.perf_counter() - start, misfits, doubts, methods)
+    return BatchReport(len(done) - already, already, failed, time.perf_counter() - start, misfits, doubts, methods)
 
 
 # What is finished
@@ -265,14 +265,14 @@ def _plan(
 
 def _too_long(root: Path, frames: Sequence[Frame]) -> dict[str, str]:
     """The frames whose cubes have names that the drive cannot hold, and why."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for frame in frames:
         try:
             check_place(root / f"{frame.name}_cube.h5", overwrite=True)
         except OutputError as error:
             if error.kind == "name":
-                found[frame.name] = str(error)
-    return found
+                reasons[frame.name] = str(error)
+    return reasons
 
 
 def read_record(cube: Path) -> dict[str, Any] | None:

@@ -24,8 +24,8 @@ class Once(Generic[Value]):
     def get(self, name: str, compute: Callable[[], Value]) -> Value:
         """A value, which is computed at first; of more than `most` the oldest are forgotten."""
         mine: Future[Value] = Future()
-        found = self._known.setdefault(name, mine)
-        if found is mine:
+        future = self._known.setdefault(name, mine)
+        if future is mine:
             for old in list(self._known)[: -self._most] if self._most else ():
                 self._known.pop(old, None)
             try:
@@ -33,4 +33,4 @@ class Once(Generic[Value]):
             except BaseException as error:
                 self._known.pop(name, None)
                 mine.set_exception(error)
-        return found.result()
+        return future.result()

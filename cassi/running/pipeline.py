@@ -207,12 +207,12 @@ def solve_frames(scene: Scene, settings: Settings, listener: Listener, start: fl
             continue
         bright, name = brightness(scene.A, y), run_label(k, scene.num_scenes)
         watch = Watch(listener.monitor, _prefixed(listener.progress, name), deadline(settings, start, scene, k))
-        one, nm = scale_plan(settings, bright), scene.wavelengths
+        scaled, nm = scale_plan(settings, bright), scene.wavelengths
         if settings.solver == "auto":
             noise = scene.noise.scaled(1 / bright)
-            outcome = reconstruct_auto(scene.A, y / bright, wavelengths=nm, noise=noise, settings=one, watch=watch)
+            outcome = reconstruct_auto(scene.A, y / bright, wavelengths=nm, noise=noise, settings=scaled, watch=watch)
         else:
-            outcome = solve_by_name(scene.A, y / bright, wavelengths=nm, settings=one, watch=watch)
+            outcome = solve_by_name(scene.A, y / bright, wavelengths=nm, settings=scaled, watch=watch)
         if side is not None and outcome.result.status != "stopped":
             listener.progress(SIDE, 0.0)
             watch = Watch(listener.monitor, lambda _, share: listener.progress(SIDE, share))
@@ -240,9 +240,9 @@ def most_together(A: Camera, settings: Settings, listener: Listener = Listener()
 
 def frames_that_fit(device: torch.device, values: int) -> int:
     """How many frames with cubes of this many values fit into the free memory of a GPU together; at least 1."""
-    one = CUBES_AT_ONCE * values * torch.float32.itemsize + GROUPS_ON_DEVICE
+    bytes_each = CUBES_AT_ONCE * values * torch.float32.itemsize + GROUPS_ON_DEVICE
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by torch, for what comes
-    return max(1, (torch.cuda.mem_get_info(device)[0] + kept) // one)
+    return max(1, (torch.cuda.mem_get_info(device)[0] + kept) // bytes_each)
 
 
 def solve_together(scene: Scene, settings: Settings, listener: Listener, ks: range) -> list[Outcome]:
@@ -253,8 +253,11 @@ def solve_together(scene: Scene, settings: Settings, listener: Listener, ks: ran
     plans[0].check_bands(scene.A.cube_shape[0], scene.wavelengths)
     scaled = torch.stack([y / bright for y, bright in zip(frames, each, strict=True)])
     watch = Watch(progress=_prefixed(listener.progress, run_label(ks.start, scene.num_scenes)))
-    found = repeat_plans(scene.A, scaled, plans, settings, watch)
-    return [with_scene_facts(one.scaled(bright), scene, k) for k, one, bright in zip(ks, found, each, strict=True)]
+    outcomes = repeat_plans(scene.A, scaled, plans, settings, watch)
+    return [
+        with_scene_facts(outcome.scaled(bright), scene, k)
+        for k, outcome, bright in zip(ks, outcomes, each, strict=True)
+    ]
 
 
 def deadline(settings: Settings, start: float, scene: Scene, k: int) -> float:
@@ -286,17 +289,17 @@ def assemble(
     Of a cube `in_file`, which may be larger than memory, the residual is taken by strips of rows, and imprint and
     texture are those of its most telling part.
     """
-    A, y, found = scene.A, scene.y, scene.found
+    A, y, camera = scene.A, scene.y, scene.found
     single = y.ndim == len(A.measurement_shape)
 
     def joined(cubes: list[Tensor]) -> Tensor:
         return cubes[0] if single else torch.stack(cubes)
 
     def registered(cube: Tensor) -> Tensor:
-        return cube if found is None or not found.accepted else found.register(cube)
+        return cube if camera is None or not camera.accepted else camera.register(cube)
 
-    cube = joined([one.result.x for one in outcomes])
-    spreads = [one.uncertainty for one in outcomes if one.uncertainty is not None]
+    cube = joined([outcome.result.x for outcome in outcomes])
+    spreads = [outcome.uncertainty for outcome in outcomes if outcome.uncertainty is not None]
     residual_image = residual_by_strips(cast(Block, A), y, cube) if in_file else y - A.forward(cube)
     first, seen_by = cube if single else cube[0], A
     if in_file:
@@ -309,14 +312,14 @@ def assemble(
         uncertainty=registered(joined(spreads)) if spreads else None,
         visibility=A.visibility() if spreads and not in_file else None,
         wavelengths=scene.wavelengths,
-        history=tuple(record for one in outcomes for record in one.result.history),
-        status=min((one.result.status for one in outcomes), key=order.index),
+        history=tuple(record for outcome in outcomes for record in outcome.result.history),
+        status=min((outcome.result.status for outcome in outcomes), key=order.index),
         residual=relative_norm(residual_image, y),
         seconds=time.perf_counter() - start,
         outcomes=tuple(map(_without_cube, outcomes)),
         parameters=settings.as_dict() | scene.parameters,
         unit=scene.unit,
-        camera=found,
+        camera=camera,
         imprint=imprint_on(first, seen_by),
         bend=bend_of(y, residual_image),
         unresolved=unresolved_bands(first),
@@ -345,8 +348,8 @@ def solve_white(
     camera = scene.found or ("as-given" if settings.searches else settings.camera)
     same = replace(settings.without_white(), uncertainty=False, side=None, camera=camera)
     prepared = prepare_scene(replace(white, check=scene.check), same, quiet)
-    found = assemble(prepared, solve(prepared, same, quiet, start), same, start, in_file=in_file)
-    return Light(light_of(found.cube, found.imprint), white.source)
+    board = assemble(prepared, solve(prepared, same, quiet, start), same, start, in_file=in_file)
+    return Light(light_of(board.cube, board.imprint), white.source)
 
 
 def divide_by_white(result: Reconstruction, light: Light, settings: Settings, listener: Listener) -> Reconstruction:

@@ -97,7 +97,7 @@ def warn_caller(text: str) -> None:
 def list_settings(function: object) -> None:
     """Let `help` and editors show the settings of a function with their defaults."""
     given = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
-    own = [one for one in given if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    own = [parameter for parameter in given if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
     settings = [inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default) for f in fields(Settings)]
     function.__signature__ = inspect.Signature([*own, *settings])  # type: ignore[attr-defined]
 

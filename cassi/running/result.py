@@ -259,7 +259,7 @@ def as_wanted(
         seen = None if seen is None else resample(seen, weights)
     if (how := settings.turn_result) != "none":
         cube = turned(cube, how)
-        spread, seen = (None if one is None else turned(one, how) for one in (spread, seen))
+        spread, seen = (None if values is None else turned(values, how) for values in (spread, seen))
         truth = None if truth is None else turn(truth, how)
         m = m if m is None or m.mean_band is None else replace(m, mean_band=turn(m.mean_band, how))
     m = None if m is None else replace(m, cube=truth)

@@ -133,7 +133,7 @@ def _compare_camera_masks(A: Camera, y: Tensor, bad_pixels: np.ndarray | None) -
         return None
     masks = np.stack([shot.mask.detach().cpu().numpy() for shot in shots])
     left_out = [None if shot.weights is None else shot.weights.cpu().numpy() == 0 for shot in shots]
-    bad = np.stack([np.zeros(shots[0].measurement_shape, bool) if one is None else one for one in left_out])
+    bad = np.stack([np.zeros(shots[0].measurement_shape, bool) if bad is None else bad for bad in left_out])
     bad = bad if bad_pixels is None else bad | bad_pixels
     m = Measurement(
         y=for_kernels(y.numpy()),

@@ -91,16 +91,16 @@ def solve_tiled(
     tiles = tile_grid(A, tile, reach=reach)
     loop = Loop(len(tiles), tol=0.0, monitor=None, name="tiles")
     for k in loop:
-        one = tiles[k]
-        a, b = crop(A, y, *one.block)
+        part = tiles[k]
+        a, b = crop(A, y, *part.block)
         x = solve(a, b)
         residual = relative_norm(b - a.forward(x[: a.cube_shape[0]]), b)
         rows, columns = (
             slice(kept.start - block.start, kept.stop - block.start)
-            for kept, block in zip(one.kept, one.block, strict=True)
+            for kept, block in zip(part.kept, part.block, strict=True)
         )
-        values = x[:, rows, columns] * one.window.to(x)
-        add(*one.kept, values)
+        values = x[:, rows, columns] * part.window.to(x)
+        add(*part.kept, values)
         loop.record(values, residual=residual, change=0.0)
         report((k + 1) / len(tiles))
     return loop.result(y).history

@@ -46,29 +46,29 @@ class Turns:
             if not mine[1].done():  # not taken along by another, who is done with it
                 most = min(self.most, pipeline.most_together(scene.A, settings))  # what is free beside no other turn
                 with self.queue:
-                    others = [one for one in self.waiting if one is not mine and alike(one[0], scene)]
+                    others = [entry for entry in self.waiting if entry is not mine and alike(entry[0], scene)]
                     taken = [mine, *others[: most - 1]]
-                    self.waiting = [one for one in self.waiting if one not in taken]
+                    self.waiting = [entry for entry in self.waiting if entry not in taken]
                 self._solve(taken, settings)
         return mine[1].result()
 
     def _solve(self, taken: Sequence[tuple[Scene, Future[list[Outcome]]]], settings: Settings) -> None:
         """Solve some together; each by itself where that fails, as it may for one of them."""
-        found: list[Outcome] = []
+        outcomes: list[Outcome] = []
         try:
-            found = self._outcomes(joined([scene for scene, _ in taken]), settings)
+            outcomes = self._outcomes(joined([scene for scene, _ in taken]), settings)
         except Exception as error:
             if len(taken) == 1 or self.is_over():
                 for _, future in taken:
                     future.set_exception(error)
                 return
-        if not found:  # now the error no longer holds the memory of all of them
-            for one in taken:
-                self._solve([one], settings)
+        if not outcomes:  # now the error no longer holds the memory of all of them
+            for entry in taken:
+                self._solve([entry], settings)
             return
         for scene, future in taken:
-            own, found = found[: scene.num_scenes], found[scene.num_scenes :]
-            future.set_result([pipeline.with_scene_facts(one, scene, k) for k, one in enumerate(own)])
+            own, outcomes = outcomes[: scene.num_scenes], outcomes[scene.num_scenes :]
+            future.set_result([pipeline.with_scene_facts(outcome, scene, k) for k, outcome in enumerate(own)])
 
     def _outcomes(self, scene: Scene, settings: Settings) -> list[Outcome]:
         def stop(step: str, share: float) -> None:

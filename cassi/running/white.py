@@ -111,8 +111,8 @@ def light_of(white: Tensor, imprint: float | None) -> Tensor:
     if not light.max() > 0:
         raise InputError("the white reference is black: its cube is 0 everywhere; capture a white board in full light")
     allowed = 2 if (imprint or 0) > MAX_IMPRINT else 1
-    found = zip(("brightness", "color"), unevenness(light.numpy()), (MAX_UNEVEN, MAX_COLORED), strict=True)
-    for what, uneven, limit in found:
+    checks = zip(("brightness", "color"), unevenness(light.numpy()), (MAX_UNEVEN, MAX_COLORED), strict=True)
+    for what, uneven, limit in checks:
         if uneven > allowed * limit:
             raise InputError(
                 f"the white reference shows a picture: its {what} departs by {uneven:.1%} from smooth light; capture a "
@@ -137,8 +137,8 @@ def unevenness(cube: np.ndarray) -> tuple[float, float]:
     lit = ndimage.binary_erosion(field, iterations=round(2 * LIGHT_SIGMA), border_value=1)
     lit = lit if lit.any() else field
     least = np.finfo(np.float64).tiny
-    log, *logs = (np.log(np.maximum(one, least)) for one in (s, *parts))
-    return _roughness(log, lit), max(_roughness(one - log, lit) for one in logs)
+    log, *logs = (np.log(np.maximum(values, least)) for values in (s, *parts))
+    return _roughness(log, lit), max(_roughness(values - log, lit) for values in logs)
 
 
 def _roughness(log: np.ndarray, lit: np.ndarray) -> float:
