@@ -7,7 +7,7 @@ from cassi.calibration.estimate import Calibration
 from cassi.calibration.filter_response import FilterResponse
 from cassi.calibration.refined_camera import RefinedCamera
 from cassi.looking.color import Limits, shown_range
-from cassi.looking.style import EDGE, LINE, PALETTE, Figure, Row, draw_map, page, picture_size, plots, styled
+from cassi.looking.style import BAR, LINE, PALETTE, Figure, draw_map, picture_size, plots, rows_of, styled
 
 ARROWS = 11  # along each side of the field
 PLOT = 1.6  # height of a plot below maps [inch]
@@ -43,7 +43,7 @@ def detector(calibration: Calibration) -> Figure:
     rows, columns = np.nonzero(calibration.bad_pixels)
     width, height = picture_size(calibration.dark.shape, 3.6)
     bad = f"{len(rows)} bad pixels, {100 * calibration.bad_pixels.mean():.2f} %"
-    figure, (places,) = page(Row([max(width, 2.5)] * 2, height, left=EDGE, below=3 * LINE), title=bad)
+    figure, places = plots(max(width, 2.5) + BAR, height + 6 * LINE, columns=2, title=bad)
     panels = ((calibration.dark, "Dark level", "counts"), (calibration.flat, "Relative response", "of the mean"))
     for axes, (picture, heading, label) in zip(places, panels, strict=True):
         draw_map(axes, picture, heading, label, limits=shown_range(picture, percent=99))
@@ -118,17 +118,16 @@ def mask_error(camera: RefinedCamera) -> Figure | None:
     maps += [] if detector is None else [("Sensitivity less 1", detector - 1, None)]
     side = max(picture_size(given.shape, 3.0)[0], 2.5), picture_size(given.shape, 3.0)[1]
     title = f"The correction explains {learned.explained[-1]:.0%} of the misfit in captures kept out of the fit"
-    rows = [Row([side[0]] * len(maps), side[1], left=EDGE, below=3 * LINE)] * 2
-    if len(learned.growth) > 1:
-        rows.append(Row([side[0]], PLOT))
-    figure, panels = page(*rows, title=title)
-    for axes, (words, image, limits) in zip(zip(*panels[:2], strict=True), maps, strict=True):
+    heights = [side[1] + 3 * LINE] * 2 + [PLOT + 4 * LINE] * (len(learned.growth) > 1)
+    figure, rows = rows_of(len(maps) * (side[0] + BAR), heights, title)
+    panels = [row.subplots(1, len(maps), squeeze=False)[0] for row in rows[:2]]
+    for axes, (words, image, limits) in zip(zip(*panels, strict=True), maps, strict=True):
         most = float(np.percentile(np.abs(image), 99.5)) or 1.0
         limits = limits or Limits(-most, most, float(image.min()), float(image.max()))
         middle = tuple(slice(max(0, n // 2 - DETAIL), n // 2 + DETAIL) for n in image.shape)
         draw_map(axes[0], image, words if limits.low >= 0 else f"{words} (std {image.std():.3f})", "", limits=limits)
         draw_map(axes[1], image[middle], f"{words}, middle", "", limits=limits)
-    for (plot,) in panels[2:]:
+    for plot in (row.subplots() for row in rows[2:]):
         counts, shares = zip(*learned.growth, strict=True)
         plot.plot(counts, [100 * share for share in shares], "o-", color=PALETTE[0])
         plot.set(xticks=counts, yticks=(0, 50, 100), ylim=(0, 100), xlabel="captures fitted to", ylabel="[%]")

@@ -9,11 +9,10 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
-from matplotlib.transforms import Transform
 
 from cassi.looking.color import Limits, band_colors, is_visible, shown_range, value_label
 from cassi.looking.metrics import spectral_angles
-from cassi.looking.style import ABOVE, INK, PALETTE, color_bar, inches, note_below, show, spectral_axis
+from cassi.looking.style import INK, PALETTE, color_bar, note_below, show, spectral_axis
 
 GAMMA = 1 / 2.2  # display values are not linear in light: nearly the sRGB curve
 AMBER, GREY = np.array([0.95, 0.42, 0.1]), "#a0a4ab"  # of values in doubt, in pictures (linear) and spectra
@@ -86,7 +85,7 @@ def draw_strip(axes: Axes, strip: Strip, label: str) -> None:
     for x, y, name in strip.names:
         axes.text(x, y, name, va="baseline", fontsize=8.5, color=INK)
     signed = strip.limits.low < 0
-    color_bar(axes, "RdBu_r" if signed else "gray", strip.limits, gamma=1.0 if signed else GAMMA)
+    color_bar(axes, "RdBu_r" if signed else "gray", strip.limits, gamma=1.0 if signed else GAMMA, width=0.01)
     note_below(axes, ", ".join(filter(None, (label, strip.note))))
 
 
@@ -100,7 +99,7 @@ def draw_spectra(
     *,
     unit: str,
 ) -> None:
-    """Draw one panel per point, all on one scale, with a legend above the first if there are several kinds of lines."""
+    """Draw one panel per point, all on one scale, with a legend above them if there are several kinds of lines."""
     legend: dict[str, Artist] = {}
     if truth is not None:  # the chosen points are flat and bright: also state the angles of all pixels
         angles = spectral_angles(values, truth)
@@ -131,7 +130,7 @@ def draw_spectra(
             angle = spectral_angles(values[:, row, column, None, None], truth[:, row, column, None, None]).item()
             heading += f" · {angle:.1f}°"
         axes.set_title(heading, fontsize=8.5, x=0.08)
-        _badge(axes, 0.04 / inches(axes)[0], 1 + 0.12 / inches(axes)[1], k, axes.transAxes)
+        badge(axes, (0, 1), (4, 9), k, xycoords="axes fraction")
         axes.margins(x=0.02)
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=centers is None))
         axes.yaxis.set_major_locator(MaxNLocator(4))
@@ -143,9 +142,7 @@ def draw_spectra(
     for axes in panels:
         axes.set_ylim(1.05 * finite.min(initial=0.0), 1.05 * finite.max(initial=1e-12))
     if len(legend) > 1:
-        above = (0, 1 + 2.2 * ABOVE / inches(panels[0])[1])
-        place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": above, "borderaxespad": 0, "borderpad": 0}
-        panels[0].legend(list(legend.values()), list(legend), ncols=3, **place)
+        panels[0].figure.legend(list(legend.values()), list(legend), ncols=3, loc="outside upper left")
 
 
 def draw_points(axes: Axes, points: Sequence[tuple[int, int]]) -> None:
@@ -154,14 +151,11 @@ def draw_points(axes: Axes, points: Sequence[tuple[int, int]]) -> None:
     ring: dict[str, Any] = {"marker": "o", "markersize": 4.5, "markerfacecolor": "none"}
     for k, (row, column) in enumerate(points):
         color = PALETTE[k % len(PALETTE)]
-        aside = np.array((width, height)) * 0.24 / inches(axes)  # pixels
-        across, down = (-1 if column > 0.9 * width else 1), (1 if row < 0.1 * height else -1)
-        x, y = column + across * aside[0], row + down * aside[1]
-        for edge, thickness in (("white", 2.2), (color, 1.0)):
-            axes.plot((column, x), (row, y), color=edge, linewidth=thickness, zorder=2)
         for edge, thickness in (("white", 2.6), (color, 1.4)):
             axes.plot(column, row, markeredgecolor=edge, markeredgewidth=thickness, **ring)
-        _badge(axes, x, y, k, axes.transData)
+        aside = (-17 if column > 0.9 * width else 17, -17 if row < 0.1 * height else 17)  # points
+        line = {"arrowstyle": "-", "color": color, "path_effects": [withStroke(linewidth=2.2, foreground="white")]}
+        badge(axes, (column, row), aside, k, arrowprops=line | {"shrinkA": 0, "shrinkB": 0})
 
 
 def draw_scale_bar(axes: Axes, pixel_size: float, unit: str) -> None:
@@ -186,9 +180,9 @@ def band_name(centers: np.ndarray | None, index: int) -> str:
     return f"{centers[index]:.1f} nm" if dense else f"{centers[index]:.0f} nm"
 
 
-def _badge(axes: Axes, x: float, y: float, k: int, transform: Transform) -> None:
-    """Draw the number of point k on a disk in its color."""
+def badge(axes: Axes, at: tuple[float, float], aside: tuple[float, float], k: int, **how: Any) -> None:
+    """Draw the number of point k on a disk in its color, some points beside a place; `how` goes to `annotate`."""
     color = PALETTE[k % len(PALETTE)]
     box = {"boxstyle": "circle,pad=0.22", "facecolor": color, "edgecolor": "white", "linewidth": 0.6}
     words: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7.5, "fontweight": "bold", "color": "white"}
-    axes.text(x, y, str(k + 1), transform=transform, bbox=box, **words)
+    axes.annotate(str(k + 1), at, aside, textcoords="offset points", bbox=box, **words, **how)

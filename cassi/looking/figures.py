@@ -28,26 +28,22 @@ from cassi.looking.metrics import band_psnr, residual_whiteness, spectral_angles
 from cassi.looking.report_data import MAX_VALUES, ReportData, of_a_file, thinned
 from cassi.looking.spectra_points import choose_points as choose_points, points_of
 from cassi.looking.style import (
-    ABOVE,
     BAR,
     EDGE,
-    LEFT,
     LINE,
     MUTED,
     PALETTE,
     WARNING,
     Figure,
-    Row,
     decades,
     draw_map,
     evenly,
-    page,
     picture_size,
     plots,
+    rows_of,
     show,
     spectral_axis,
     styled,
-    write,
 )
 from cassi.solvers.loop import Record
 
@@ -67,7 +63,7 @@ def residual(residual: Array, *, unit: str = "") -> Figure:
     correlation = f"neighbors correlate {white.vertical:+.3f} down, {white.horizontal:+.3f} across"
     note = f"{correlation}; by chance ±{white.limit:.1g}"
     width, height = picture_size(picture.shape)
-    figure, ((axes,),) = page(Row((max(width, 3.2),), height, left=EDGE, below=3 * LINE))
+    figure, (axes,) = plots(max(width, 3.2) + BAR, height + 5 * LINE)
     title, limits = _sized("Residual y - Φx", picture), shown_range(picture, "around zero")
     draw_map(axes, picture, title, value_label(unit), limits=limits, colors="RdBu_r", note=note)
     return figure
@@ -79,7 +75,7 @@ def uncertainty_map(deviation: Array, *, unit: str = "") -> Figure:
     values, _ = as_cube(deviation)
     mean = np.sqrt((values.astype(np.float64) ** 2).mean(0))
     width, height = picture_size(mean.shape)
-    figure, ((axes,),) = page(Row((max(width, 3.2),), height, left=EDGE, below=2 * LINE))
+    figure, (axes,) = plots(max(width, 3.2) + BAR, height + 4 * LINE)
     title = "Standard deviation, root mean square over bands"
     draw_map(axes, mean, title, value_label(unit), limits=shown_range(mean, "zero"))
     return figure
@@ -124,7 +120,7 @@ def bands(
     columns = min(len(chosen), int(np.ceil(ideal)))
     strip = strip_of(values, centers, chosen, columns=columns, width=width, tinted=tinted, uncertainty=sigma)
     heading = ", ".join(filter(None, (title, f"{len(chosen)} of {len(values)} bands, all on one scale")))
-    figure, ((axes,),) = page(Row((width,), strip.height, left=EDGE, below=2 * LINE), title=heading)
+    figure, (axes,) = plots(width + BAR, strip.height + 5 * LINE, title=heading)
     draw_strip(axes, strip, value_label(unit))
     return figure
 
@@ -134,7 +130,7 @@ def srgb(cube: Array, wavelengths: ArrayLike | Tensor | None = None, *, unit: st
     """The cube in color; see `cube_to_srgb` and `color_note`."""
     values, centers = as_cube(cube, wavelengths)
     width, height = picture_size(values.shape[1:])
-    figure, ((axes,),) = page(Row((width,), height, left=EDGE, right=EDGE, below=EDGE))
+    figure, (axes,) = plots(max(width, 3.2), height + 2 * LINE)
     show(axes, cube_to_srgb(values, centers), color_note(centers, unit).capitalize())
     if look.pixel_size is not None:
         draw_scale_bar(axes, look.pixel_size, look.pixel_unit)
@@ -203,17 +199,23 @@ def summary(data: ReportData, *, caption: str = "", look: Look = USUAL) -> Figur
     strip = strip_of(values, centers, shown, columns=columns, width=width, tinted=tinted, uncertainty=sigma)
     warning = "\n".join(textwrap.fill(problem, 150) for problem in data.problems())
     lines = caption.count("\n") + bool(caption)
-    figure, (above, (band_axes,), panels) = page(
-        Row([side * aspect for aspect in aspects], side, left=EDGE, below=2 * LINE),
-        Row((width,), strip.height, left=EDGE, below=2 * LINE + ABOVE),
-        Row([(PAGE - LEFT) / len(points) - 0.2] * len(points), 1.7, left=0.2, right=0, indent=LEFT - 0.2),
-        head=0.4 + 0.2 * lines + (0.3 + 0.18 * warning.count("\n")) * bool(warning),
-    )
-    write(figure, EDGE, 0.1, data.title, fontsize=14, fontweight="bold")
-    write(figure, EDGE, 0.4, caption, fontsize=9.5, color=MUTED, linespacing=1.4)
+    head = 0.4 + 0.2 * lines + (0.3 + 0.18 * warning.count("\n")) * bool(warning)
+    heights = [
+        head,
+        side + 4 * LINE,
+        strip.height + 4 * LINE,
+        2.6 + 2 * LINE * (truth is not None or sigma is not None),
+    ]
+    figure, (top, above, middle, below) = rows_of(PAGE, heights)
+
+    def write(down: float, text: str, **how: Any) -> None:  # names of files that are not UTF-8 are escaped
+        top.text(EDGE / PAGE, 1 - down / head, text.encode("utf-8", "backslashreplace").decode(), va="top", **how)
+
+    write(0.1, data.title, fontsize=14, fontweight="bold")
+    write(0.4, caption, fontsize=9.5, color=MUTED, linespacing=1.4)
     if warning:
-        write(figure, EDGE + 0.06, 0.5 + 0.2 * lines, warning, fontsize=9.5, bbox=WARNING)
-    places = iter(above)
+        write(0.5 + 0.2 * lines, warning, fontsize=9.5, bbox=WARNING)
+    places = iter(above.subplots(1, len(shapes), squeeze=False, width_ratios=aspects)[0])
     if measured is not None:
         draw_map(next(places), measured, _sized("Snapshot", measured), value_label(data.measured_unit), colors="gray")
     for name, picture in colored.items():
@@ -226,7 +228,8 @@ def summary(data: ReportData, *, caption: str = "", look: Look = USUAL) -> Figur
     if rest is not None:
         limits = shown_range(rest, "around zero")
         draw_map(next(places), rest, "Residual y - Φx", value_label(data.measured_unit), limits=limits, colors="RdBu_r")
-    draw_strip(band_axes, strip, value_label(data.unit))
+    draw_strip(middle.subplots(), strip, value_label(data.unit))
+    panels = list(below.subplots(1, len(points), squeeze=False)[0])
     draw_spectra(panels, values, centers, points, truth, sigma, unit=data.unit)
     return figure
 
@@ -255,12 +258,10 @@ def difference(
     width, shown = PAGE - EDGE - BAR, evenly(len(values), 6)
     strip = strip_of(delta, centers, shown, columns=max(len(shown), 4), width=width, signed=True)
     wide, side = picture_size(values.shape[1:], 3.6)
-    wide = max(wide, 2.5)
-    figure, ((left, middle, right), (below,)) = page(
-        Row((wide, wide, PAGE - 2 * wide - 3 * (0.4 + BAR)), max(side, 1.2), left=0.4),
-        Row((width,), strip.height, left=EDGE, below=2 * LINE),
-        title=", ".join(part for part in (title, f"{names[0]} against {names[1]}") if part),
-    )
+    wide, side = max(wide, 2.5) + BAR, max(side, 1.2)
+    heading = ", ".join(part for part in (title, f"{names[0]} against {names[1]}") if part)
+    figure, (above, below) = rows_of(PAGE, (side + 5 * LINE, strip.height + 4 * LINE), heading)
+    left, middle, right = above.subplots(1, 3, width_ratios=(wide, wide, PAGE - 2 * wide))
     rms = np.sqrt((delta**2).mean(axis=0))
     heading = f"Difference, root mean square {np.sqrt(np.nanmean(delta**2)):.3g}"
     draw_map(left, rms, heading, value_label(unit), limits=shown_range(rms, "zero"))
@@ -275,7 +276,7 @@ def difference(
         right.set_ylim(decibels.min() - margin, decibels.max() + margin)
     right.xaxis.set_major_locator(MaxNLocator(4, integer=centers is None))
     right.set(xlabel=label, ylabel="PSNR [dB]", title=f"PSNR, mean {decibels.mean():.2f} dB (peak {peak:.3g})")
-    draw_strip(below, strip, f"difference, {value_label(unit)}")
+    draw_strip(below.subplots(), strip, f"difference, {value_label(unit)}")
     return figure
 
 

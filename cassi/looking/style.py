@@ -2,13 +2,13 @@
 
 import io
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import numpy as np
 from matplotlib import rc_context, rcParamsDefault
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure as _Figure
-from matplotlib.image import AxesImage
+from matplotlib.figure import Figure as _Figure, SubFigure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from cassi.looking.color import Limits, shown_range
 
@@ -68,54 +68,30 @@ _KEPT = ("backend", "svg.hashsalt")  # the latter makes equal figures equal file
 _SETTINGS = {name: value for name, value in rcParamsDefault.items() if name not in _KEPT} | _STYLE
 styled = rc_context(_SETTINGS)  # decorator for drawing functions; restores the settings of the user
 
-# Margins of pictures, and of axes beside them [inch]. The sides of a picture are known beforehand, but not of its color
-# bar and words too: they are placed by hand, and pictures keep their size. `plots` leaves its margins to matplotlib.
-LEFT, ABOVE, BELOW, BAR, EDGE = 0.65, 0.3, 0.45, 0.85, 0.12
-LINE = 0.15  # height of a line of small text
+EDGE, BAR, LINE = 0.12, 0.85, 0.15  # of a page; width of a color bar with its numbers; of a line of small text [inch]
 
 
-def write(figure: Figure, left: float, top: float, words: str, **how: Any) -> None:
-    """Write text at `left` and `top` inches from the upper left corner of the page; `how` goes to `Figure.text`.
+class _Layout(ConstrainedLayoutEngine):
+    """Twice, as the color bar of a picture that keeps its shape moves with it."""
 
-    Names of files are allowed: bytes that are not UTF-8 are escaped.
-    """
-    width, height = figure.get_size_inches()
-    words = words.encode("utf-8", "backslashreplace").decode()
-    figure.text(left / width, 1 - top / height, words, va="top", **how)
+    def execute(self, fig: Any) -> None:
+        super().execute(fig)
+        super().execute(fig)
 
 
-class Row(NamedTuple):
-    """Axes side by side, with the margins of each; `indent` is added before the first. All in inches."""
-
-    widths: Sequence[float]
-    height: float
-    left: float = LEFT
-    right: float = BAR
-    below: float = BELOW
-    indent: float = 0.0
-
-
-def page(*rows: Row, title: str = "", head: float = 0.0) -> tuple[Figure, list[list[Axes]]]:
-    """A page with rows of axes, below its title or a head of this height [inch]."""
-    top = head or ABOVE * bool(title)
-    across = max(3.2, *(row.indent + sum(row.widths) + len(row.widths) * (row.left + row.right) for row in rows))
-    down = top + sum(ABOVE + row.height + row.below for row in rows)
-    figure = Figure(figsize=(across, down))
+def page(width: float, height: float, title: str = "") -> Figure:
+    """A page [inch], where matplotlib finds the room that labels and numbers take."""
+    figure = Figure(figsize=(width, height), layout=_Layout(w_pad=EDGE, h_pad=EDGE / 2))
     if title:
-        write(figure, EDGE, EDGE, title, fontsize=11)
-    grid = []
-    for row in rows:
-        left, places = row.indent + row.left, []
-        bottom = 1 - (top + ABOVE + row.height) / down
-        for width in row.widths:
-            axes = figure.add_axes((left / across, bottom, width / across, row.height / down))
-            axes.xaxis.set_label_coords(0.5, -0.27 / row.height)
-            axes.yaxis.set_label_coords(-0.48 / width, 0.5)
-            places.append(axes)
-            left += width + row.right + row.left
-        grid.append(places)
-        top += ABOVE + row.height + row.below
-    return figure, grid
+        figure.suptitle(title, x=EDGE / width, ha="left")
+    return figure
+
+
+def rows_of(width: float, heights: Sequence[float], title: str = "") -> tuple[Figure, list[SubFigure]]:
+    """A page with rows of these heights [inch]."""
+    figure = page(width, sum(heights) + 2 * LINE * bool(title), title)
+    rows: Any = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)
+    return figure, list(rows[:, 0])
 
 
 def plots(
@@ -127,14 +103,8 @@ def plots(
     heights: Sequence[float] | None = None,
     title: str = "",
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of plots, each `width` x `height` inches, where matplotlib finds the room that labels and numbers take.
-
-    `heights`: of the rows, relative.
-    """
-    figure = Figure(figsize=(columns * width, rows * height), layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.06, h_pad=0.06)  # type: ignore[union-attr, call-arg]
-    if title:
-        figure.suptitle(title, x=EDGE / figure.get_figwidth(), ha="left")
+    """A page of plots, each `width` x `height` inches; `heights`: of the rows, relative."""
+    figure = page(columns * width, rows * height, title)
     return figure, list(figure.subplots(rows, columns, squeeze=False, height_ratios=heights).flat)
 
 
@@ -152,10 +122,11 @@ def picture_size(shape: tuple[int, ...], side: float = 6.0) -> tuple[float, floa
 
 
 def show(axes: Axes, picture: np.ndarray, title: str = "", **how: Any) -> None:
-    """Draw a picture without axes and frame that fills its area; `how` goes to `imshow`. Colors are in [0, 1]."""
+    """Draw a picture without axes and frame; `how` goes to `imshow`. Colors are in [0, 1]."""
     if picture.ndim == 3:  # as matplotlib would convert it, in a quarter of the time
         picture = np.dstack([(255 * picture).round().astype(np.uint8), np.full(picture.shape[:2], 255, np.uint8)])
-    axes.imshow(picture, **{"aspect": "auto"} | how)
+    axes.imshow(picture, **how)
+    axes.set_anchor("NW")
     axes.set_title(title)
     axes.set_axis_off()
 
@@ -177,30 +148,26 @@ def draw_map(
     note_below(axes, label, note)
 
 
-def inches(axes: Axes) -> tuple[float, float]:
-    """Width and height of axes [inch]."""
-    place, figure = axes.get_position(), cast(Figure, axes.figure)
-    return place.width * figure.get_figwidth(), place.height * figure.get_figheight()
-
-
 def note_below(axes: Axes, *lines: str) -> None:
     """Write small text below a picture."""
-    words = "\n".join(line for line in lines if line)
-    axes.text(0, -4 / 72 / inches(axes)[1], words, transform=axes.transAxes, va="top", fontsize=8, color=MUTED)
+    words, place = (
+        "\n".join(line for line in lines if line),
+        {"xycoords": "axes fraction", "textcoords": "offset points"},
+    )
+    axes.annotate(words, (0, 0), (0, -4), **place, va="top", fontsize=8, color=MUTED)  # type: ignore[arg-type]
 
 
-def color_bar(axes: Axes, colors: str, limits: Limits, *, gamma: float = 1.0) -> None:
+def color_bar(axes: Axes, colors: str, limits: Limits, *, gamma: float = 1.0, width: float = 0.03) -> None:
     """Draw a color bar for value^gamma with three numbers; ≤ and ≥ mark values beyond its ends."""
-    width, _ = inches(axes)
-    bar = AxesImage(axes, cmap=colors, extent=(1 + 0.08 / width, 1 + 0.2 / width, 0, 1), origin="lower")
-    bar.set(data=np.linspace(0, 1, 256)[:, None], transform=axes.transAxes, clip_on=False)
-    axes.add_artist(bar)
     middle = limits.low + 0.5 ** (1 / gamma) * (limits.high - limits.low)
     below, above = "≤ " * (limits.lowest < limits.low), "≥ " * (limits.highest > limits.high)
+    bar = axes.inset_axes((1 + width / 2, 0, width, 1))
+    bar.imshow(np.linspace(0, 1, 256)[:, None], cmap=colors, origin="lower", aspect="auto", extent=(0, 1, 0, 1))
+    bar.set_axis_off()
     numbers = ((0, below, limits.low, "bottom"), (0.5, "", middle, "center"), (1, above, limits.high, "top"))
     for at, sign, value, side in numbers:
         text = sign + (f"{value:.0f}" if 1000 <= abs(value) < 100_000 else f"{value + 0.0:.3g}")
-        axes.text(1 + 0.25 / width, at, text, transform=axes.transAxes, va=side, fontsize=8, color=MUTED)
+        bar.text(1.4, at, text, va=side, fontsize=8, color=MUTED)
 
 
 def spectral_axis(centers: np.ndarray | None, num_bands: int) -> tuple[np.ndarray, str]:
