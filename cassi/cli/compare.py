@@ -61,7 +61,7 @@ def compare_places(args: argparse.Namespace) -> int:
         means = [spectrum_of(data, region, of=other).mean for region in regions]
         references = [paired_spectrum(spectrum, mean, nm) for spectrum, mean in zip(spectra, means, strict=True)]
         if any(isinstance(reference, Spectrum) for reference in references):
-            warn(args, f"{args.reference} has other bands: its spectra are averaged over the bands of {args.cube}")
+            warn(args, f"{args.reference} has different bands: its spectra are averaged over the bands of {args.cube}")
         compared = [
             compare_spectra(spectrum, reference, scaled=False)
             for spectrum, reference in zip(spectra, references, strict=True)

@@ -343,7 +343,7 @@ def _step_verdict(
             "bands": "wrong number of bands, or a blur over several pixels",
         }[kind]
         return kind, (
-            f"{what}, which looks alike: {lags.size} bands with step {step} explain {own:.0%} of what the mask can, "
+            f"{what}; the two look alike: {lags.size} bands with step {step} explain {own:.0%} of what the mask can, "
             f"{bands} bands with step {coarsest} explain {share:.0%}"
         )
     if own >= COARSER_SHARE and coarsest > step and share >= FINER_SHARE:

@@ -215,7 +215,7 @@ def join_shots(shots: Sequence[Measurement]) -> Measurement:
                 )
 
         if not same_bands(first.wavelengths, shot.wavelengths):
-            raise InputError(f"shot 1 ({first.source}) and shot {k} ({shot.source}) have other wavelengths")
+            raise InputError(f"shot 1 ({first.source}) and shot {k} ({shot.source}) have different wavelengths")
 
     def first_given(name: str) -> object:
         return next((value for shot in shots if (value := getattr(shot, name)) is not None), None)

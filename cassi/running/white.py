@@ -36,7 +36,7 @@ def check_white(m: Measurement, white: Measurement) -> None:
         what = f"the white reference must be one snapshot like the scene's, {m.y.shape}, got {white.y.shape}"
         raise InputError(f"{what}; capture it with the same camera")
     if not same_bands(m.wavelengths, white.wavelengths) or tuple(m.shifts) != tuple(white.shifts):
-        what = "the white reference has other bands than the scene's measurement, in wavelengths or shifts"
+        what = "the bands of the white reference differ from the scene's, in wavelengths or shifts"
         raise InputError(f"{what}; capture it with the same camera")
     if not white.y.any():
         raise InputError("the white reference is black; capture a white board in full light")

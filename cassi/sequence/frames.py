@@ -87,7 +87,7 @@ def _stack(frames: Sequence[Measurement]) -> Measurement:
                 f"{other.source} {other.y.shape}; give frames of one camera"
             )
         if not same_bands(m.wavelengths, other.wavelengths):
-            raise InputError(f"the frames of a sequence {m.source} and {other.source} have other wavelengths")
+            raise InputError(f"the frames {m.source} and {other.source} of a sequence have different wavelengths")
     return replace(m, y=np.stack([f.y for f in frames]), bad_pixels=any_bad(f.bad_pixels for f in frames))
 
 
