@@ -311,7 +311,7 @@ class Settings:
         "--prior", choices=PRIORS, needs=AUTO,
     )  # fmt: skip
     weights: PathLike | LearnedPrior | None = setting(
-        None, "of the network: free, for any use (default); research, for research only; or a file of scripts/train.py",
+        None, "network weights: free for any use (default), research for research only, or a file of scripts/train.py",
         "--weights", value="free|research|FILE", reads=True,
         needs=AUTO, excludes=("prior=tv", "prior=nonlocal", "num_iters"),
     )  # fmt: skip

@@ -243,8 +243,8 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
         "frames": (
             Option("folder", "the frames: dark_* without light, flat_* in uniform light without the aperture, mask_* "
                 "of the aperture in narrow-band light", value="FOLDER"),
-            Option("--wavelengths", "of the mask frames: a list 450,500,..., start:stop:count, or a file (default: "
-                "wavelengths.txt in the folder, or file names such as mask_532nm.png)", value="NM"),
+            Option("--wavelengths", "wavelengths of the mask frames: a list 450,500,..., start:stop:count, or a file "
+                "(default: wavelengths.txt in the folder, or file names such as mask_532nm.png)", value="NM"),
             Option("--bit-depth", "bits of the counts (default: what holds them)", value="N", type=whole),
         ),
         "a mosaic sensor": (
@@ -269,8 +269,8 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             KEY, MASK_KEY, NUM_BANDS, STEP, BAD_PIXELS, BIT_DEPTH, DARK,
             Option("--black-level", "value of a dark pixel as stored (default: estimated from the captures)",
                 value="VALUE", type=number),
-            Option("--weights", "of the network that separates scene and error: free, for any use (default); research, "
-                "for research only; or a file of scripts/train.py",
+            Option("--weights", "network weights: free for any use (default), research for research only, or a file of "
+                "scripts/train.py",
                 value="free|research|FILE", reads=True),
             Option("--seed", "seed of the held-out pixels (default: 0)", value="SEED", type=whole, default=0),
             Option("--output", "file to write (default: camera.h5)", value="FILE", default="camera.h5", writes=HDF5),
@@ -322,7 +322,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
         "a photograph beside it": (
             Option("--side", "also photograph the scene with a second camera: an 8-bit PNG",
                 value="FILE", writes=(".png",), excludes=("frames",)),
-            Option("--side-response", "its channels (default: rgb)", choices=("rgb", "pan"), default="rgb"),
+            Option("--side-response", "its channels: rgb (default) or pan", choices=("rgb", "pan"), default="rgb"),
         ),
     },
     "view": {
