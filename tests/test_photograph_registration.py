@@ -10,7 +10,7 @@ from scipy.ndimage import gaussian_filter
 
 from cassi import CASSI, SidePicture
 from cassi.photograph.picture import read_side_picture, write_side_picture
-from cassi.photograph.registration import FITS, _fit, register
+from cassi.photograph.registration import MIN_CORRELATION, _fit, register
 from cassi.photograph.response import estimate_noise, fit_gain, fit_response, fit_tone_curve, misfit
 from cassi.photograph.similarity import Similarity
 from cassi.simulation.camera import side_photograph
@@ -36,7 +36,7 @@ def test_a_moved_turned_larger_picture_is_found_to_a_few_hundredths_of_a_pixel()
     true = Similarity(1.5, 2.0, 1.5, -2.5)
     R = torch.full((1, 6), 1 / 6)
     found = register(side_photograph(x, R, pose=true).permute(2, 0, 1), A, A.forward(x), blurred, R)
-    assert found.correlation > 0.8 > FITS
+    assert found.correlation > 0.8 > MIN_CORRELATION
     corner = 32  # a pixel at the border
     assert abs(found.pose.scale / true.scale - 1) * corner < 0.1
     assert abs(np.radians(found.pose.angle - true.angle)) * corner < 0.1
@@ -47,7 +47,7 @@ def test_a_moved_turned_larger_picture_is_found_to_a_few_hundredths_of_a_pixel()
 def test_a_picture_of_another_scene_does_not_fit():
     x, A = scene(), camera()
     R = torch.full((1, 6), 1 / 6)
-    assert register(side_photograph(scene(5), R).permute(2, 0, 1), A, A.forward(x), x, R).correlation < FITS
+    assert register(side_photograph(scene(5), R).permute(2, 0, 1), A, A.forward(x), x, R).correlation < MIN_CORRELATION
 
 
 def test_a_scale_that_runs_away_stays_within_what_pictures_have():

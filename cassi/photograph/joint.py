@@ -23,18 +23,18 @@ from cassi.priors.spectral_basis import analyse, smooth_basis
 from cassi.solvers.loop import Result, Status
 from cassi.solvers.subspace_tv import SubspaceState
 
-COMPONENTS = 16  # of the smooth basis; a photograph permits more than a snapshot alone
+NUM_COMPONENTS = 16  # of the smooth basis; a photograph permits more than a snapshot alone
 POWER = 0.5  # p
 FLOOR = 0.02  # added to s_mean, relative to its mean, so that dark pixels keep a color
 TRIAL_ITERS = 80
 JUDGED_ITERS = 160  # further ones before held-out pixels decide, as the joint problem converges more slowly
 ALONE_ITERS = 200  # of total variation with the snapshot alone
-DENOISED = (NonLocal(0.5, 16), NonLocal(0.25, 16))  # on two windows 0.4 and 0.1 dB better than one run of 24
+NONLOCAL_CHAIN = (NonLocal(0.5, 16), NonLocal(0.25, 16))  # on two windows 0.4 and 0.1 dB better than one run of 24
 # The final run, by quality: total variation, and the chains that may follow.
-FINAL: dict[str, tuple[Tv, tuple[Chain, ...]]] = {
-    "fast": (Tv(40), (DENOISED[:1], (Tv(160),))),
-    "default": (Tv(40), (DENOISED, (Tv(160),))),
-    "best": (Tv(500), (DENOISED, (Tv(1500),))),
+FINAL_STAGES: dict[str, tuple[Tv, tuple[Chain, ...]]] = {
+    "fast": (Tv(40), (NONLOCAL_CHAIN[:1], (Tv(160),))),
+    "default": (Tv(40), (NONLOCAL_CHAIN, (Tv(160),))),
+    "best": (Tv(500), (NONLOCAL_CHAIN, (Tv(1500),))),
 }
 
 
@@ -42,15 +42,15 @@ FINAL: dict[str, tuple[Tv, tuple[Chain, ...]]] = {
 class Photograph:
     """A photograph on the grid of the scene.
 
-    Possible errors of pose, response and values count as additional noise: `doubt`, relative to s and, half of it, to
-    its mean.
+    Possible errors of pose, response and values count as additional noise, by `relative_error`: relative to s and, half
+    of it, to its mean.
     """
 
     s: Tensor  # (K, H, W), in units of R x
-    seen: Tensor  # (H, W), 1 where it is usable, else 0
+    usable: Tensor  # (H, W), 1 or 0
     R: Tensor  # (K, C)
     variance: Tensor  # of s, (K, H, W)
-    doubt: float
+    relative_error: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,7 @@ class Joint:
         """Build the problem; L = 1 for a camera without a known mask."""
         s, R = photograph.s, photograph.R
         expected = torch.einsum("kc,chw->khw", R, cube)
-        light = torch.where(photograph.seen > 0, s, expected).mean(0).clamp(min=0)
+        light = torch.where(photograph.usable > 0, s, expected).mean(0).clamp(min=0)
         light = (light + FLOOR * light.mean()) ** POWER
         light = light / light.mean()
         camera = scale_masks(alone.A, light)
@@ -74,12 +74,12 @@ class Joint:
             camera, light = alone.A, torch.ones_like(light)
         strength = alone.A.gram_diag()  # each channel is scaled so that its rows are as strong as the camera's
         scale = (strength[strength > 0].mean().sqrt() / R.norm(dim=1).clamp(min=1e-30)).to(R).view(-1, 1, 1)
-        A = SideView(camera, R, (scale * photograph.seen * light).contiguous())
-        weighted = scale * photograph.seen
-        y = A.stack(alone.y, s * weighted)
+        A = SideView(camera, R, (scale * photograph.usable * light).contiguous())
+        weights = scale * photograph.usable
+        y = A.stack(alone.y, s * weights)
         noise = (
-            photograph.variance + photograph.doubt**2 * (s**2 + (s.mean((1, 2), keepdim=True) / 2) ** 2)
-        ) * weighted**2
+            photograph.variance + photograph.relative_error**2 * (s**2 + (s.mean((1, 2), keepdim=True) / 2) ** 2)
+        ) * weights**2
         held = A.stack(alone.held.to(y), torch.zeros_like(s)) > 0
         split = Split(A, y, held, A.leave_out(~held), y.masked_fill(held, 0))
         return cls(split, Problem(basis.to(y), A.stack(variance.expand(alone.y.shape), noise)), light)
@@ -99,7 +99,7 @@ def fit_briefly(
     alone: Split, variance: Tensor, photograph: Photograph, cube: Tensor, bands: int | Sequence[float] | np.ndarray,
 ) -> JointFit:  # fmt: skip
     """A short joint run without the held-out pixels, starting from a cube."""
-    joint = Joint.of(alone, variance, photograph, cube, smooth_basis(bands, COMPONENTS))
+    joint = Joint.of(alone, variance, photograph, cube, smooth_basis(bands, NUM_COMPONENTS))
     z = analyse(cube / joint.light, joint.problem.basis).contiguous()
     start = SubspaceState(z, torch.zeros_like(joint.split.y), None, z.new_zeros((2, *z.shape)))
     return _run(joint, start, alone, TRIAL_ITERS)
@@ -119,7 +119,7 @@ def _run(joint: Joint, start: SubspaceState | None, alone: Split, num_iters: int
 
 def finish_fit(fit: JointFit, quality: str, watch: Watch) -> tuple[Result, Chain, tuple[tuple[int, str], ...]]:
     """The long run from a short one: result, stages, and the start of each in its history."""
-    first, chains = FINAL[quality]
+    first, chains = FINAL_STAGES[quality]
     split, problem = fit.joint.split, fit.joint.problem
     state = first.run(split.A_train, split.y_train, problem, State(fit.cube, fit.state), watch)
     state, _ = run_chains(split, problem, state, chains, watch, split.verdict(state.x))

@@ -15,27 +15,27 @@ from cassi.kernels.smoothing import gaussian_blur
 from cassi.optics.protocol import Camera
 from cassi.photograph.similarity import Similarity
 
-COARSE = 64  # longer side of the scene in the first search [pixel]
+COARSE_SIDE = 64  # longer side of the scene in the first search [pixel]
 ANGLES = np.arange(-12.0, 12.1, 3.0)  # of the first search [degree]
 SCALES = np.exp(np.arange(-5, 6) * 0.07)  # of the first search, relative to the ratio of the sizes: 0.70 to 1.42
-CANDIDATES = 3  # poses of the grid that are refined
-FINE, WIDE = 1.0, 4.0  # Gaussian widths between which detail is compared [pixel of the grid]
-COLOR_BLUR = 1.5  # of the colors of the first cube, whose detail is uncertain [pixel]
-MIN_SEEN = 0.6  # share of the scene that a picture must show
-NOT_SEEN = -1.0  # correlation if too little of the scene is seen
-FITS = 0.5  # correlation of detail from which a picture is considered to show the scene
+NUM_CANDIDATES = 3  # poses of the grid that are refined
+FINE_SIGMA, WIDE_SIGMA = 1.0, 4.0  # Gaussian widths between which detail is compared [pixel of the grid]
+COLOR_SIGMA = 1.5  # of the colors of the first cube, whose detail is uncertain [pixel]
+MIN_OVERLAP = 0.6  # share of the scene that a picture must show
+NO_OVERLAP = -1.0  # correlation if too little of the scene is seen
+MIN_CORRELATION = 0.5  # correlation of detail from which a picture is considered to show the scene
 
 _soft = partial(gaussian_blur, border="constant")
 
 
-class Registered(NamedTuple):
+class Registration(NamedTuple):
     """The pose of the scene in a picture, and the correlation of its detail with the first cube's, -1 to 1."""
 
     pose: Similarity
     correlation: float
 
 
-def register(picture: Tensor, A: Camera, y: Tensor, cube: Tensor, R: Tensor) -> Registered:
+def register(picture: Tensor, A: Camera, y: Tensor, cube: Tensor, R: Tensor) -> Registration:
     """Find the similarity that takes the scene of a snapshot to a photograph of it.
 
         max_pose  mean_k corr(detail(R_k x), detail(photograph_k sampled at the pose))
@@ -63,7 +63,7 @@ def register(picture: Tensor, A: Camera, y: Tensor, cube: Tensor, R: Tensor) -> 
         candidates.append(fit_to_snapshot(picture, pose, A, y, cube, R))
     pose, _ = min(candidates, key=lambda candidate: candidate[1])
     pose, _ = fit_to_snapshot(picture, _refine(picture, reference, pose, 1.0), A, y, cube, R)
-    return Registered(pose, _correlation(picture, reference, pose))
+    return Registration(pose, _correlation(picture, reference, pose))
 
 
 def _shrink(reference: Tensor, step: float) -> Tensor:
@@ -74,7 +74,7 @@ def _shrink(reference: Tensor, step: float) -> Tensor:
 
 def _search_grid(picture: Tensor, reference: Tensor, nominal: float) -> list[Similarity]:
     """The best candidates of the grid of poses."""
-    step = max(1.0, max(reference.shape[-2:]) / COARSE)
+    step = max(1.0, max(reference.shape[-2:]) / COARSE_SIDE)
     target = _detail(_shrink(reference, step), None)
     size = target.shape[-2:]
     padded, reach = (2 * size[0], 2 * size[1]), (size[0] // 4, size[1] // 4)
@@ -89,7 +89,7 @@ def _search_grid(picture: Tensor, reference: Tensor, nominal: float) -> list[Sim
             i, j = flat // near.shape[1] - reach[0], flat % near.shape[1] - reach[1]
             poses.append((float(near.max()), Similarity(float(scale), float(angle), i * step, j * step)))
     poses.sort(key=lambda candidate: -candidate[0])
-    return [pose for _, pose in poses[:CANDIDATES]]
+    return [pose for _, pose in poses[:NUM_CANDIDATES]]
 
 
 def _refine(picture: Tensor, reference: Tensor, pose: Similarity, step: float) -> Similarity:
@@ -106,10 +106,10 @@ def _refine(picture: Tensor, reference: Tensor, pose: Similarity, step: float) -
 
 def _correlation(picture: Tensor, reference: Tensor, pose: Similarity) -> float:
     """Correlation of detail at a pose, mean over the channels; -1 if too little of the scene is seen."""
-    warped, seen = pose.sample(picture, reference.shape[-2:])
-    if float(seen.double().mean()) < MIN_SEEN:
-        return NOT_SEEN
-    return float((_detail(warped, seen) * _detail(reference, seen)).sum() / len(reference))
+    warped, overlap = pose.sample(picture, reference.shape[-2:])
+    if float(overlap.double().mean()) < MIN_OVERLAP:
+        return NO_OVERLAP
+    return float((_detail(warped, overlap) * _detail(reference, overlap)).sum() / len(reference))
 
 
 def fit_to_snapshot(
@@ -128,7 +128,7 @@ def fit_to_snapshot(
     size = cube.shape[-2:]
     picture, predicted = picture.to(cube), torch.einsum("kc,chw->hw", R, cube)[None]
     floor = 0.02 * predicted.mean()
-    color = _soft(cube, COLOR_BLUR) / (_soft(predicted, COLOR_BLUR) + floor)
+    color = _soft(cube, COLOR_SIGMA) / (_soft(predicted, COLOR_SIGMA) + floor)
     w = 1 / torch.sqrt((y.clamp(min=0) + 0.05 * y.mean()).clamp(min=1e-30))
     if A.weights is not None:
         w = w * (A.weights > 0)
@@ -160,12 +160,12 @@ def _fit(pose: Similarity, size: Sequence[int], misfit: Callable[[Similarity], T
     return at(least_squares(numbers, np.ones(4), method="lm", diff_step=0.05, max_nfev=50, xtol=1e-3).x)
 
 
-def _detail(image: Tensor, seen: Tensor | None) -> Tensor:
-    """Difference of two Gaussians of the square root, unit norm per channel, 0 where not seen."""
+def _detail(image: Tensor, inside: Tensor | None) -> Tensor:
+    """Difference of two Gaussians of the square root, unit norm per channel, 0 outside."""
     root = image.clamp(min=0).sqrt()
-    w = torch.ones_like(root[0]) if seen is None else seen.to(root)
-    band: Tensor = _soft(root * w, FINE) / _soft(w[None], FINE).clamp(min=1e-3)
-    band = (band - _soft(root * w, WIDE) / _soft(w[None], WIDE).clamp(min=1e-3)) * w
+    w = torch.ones_like(root[0]) if inside is None else inside.to(root)
+    band: Tensor = _soft(root * w, FINE_SIGMA) / _soft(w[None], FINE_SIGMA).clamp(min=1e-3)
+    band = (band - _soft(root * w, WIDE_SIGMA) / _soft(w[None], WIDE_SIGMA).clamp(min=1e-3)) * w
     band = band - (band.sum((1, 2), keepdim=True) / w.sum().clamp(min=1)) * w
     band /= band.flatten(1).norm(dim=1).clamp(min=1e-12).view(-1, 1, 1)
     return band

@@ -28,8 +28,8 @@ def fit_gain(R: Tensor, cube: Tensor, s: Tensor, w: Tensor) -> Tensor:
 
     Unlike a regression, this ratio of sums is not biased by errors of the cube that cancel over the scene.
     """
-    seen = torch.einsum("kc,chw->khw", R, cube) * w
-    gain = (s * w).sum((1, 2)) / seen.sum((1, 2)).clamp(min=1e-30)
+    expected = torch.einsum("kc,chw->khw", R, cube) * w
+    gain = (s * w).sum((1, 2)) / expected.sum((1, 2)).clamp(min=1e-30)
     return R * gain.clamp(min=0)[:, None]
 
 
@@ -61,10 +61,10 @@ def misfit(R: Tensor, cube: Tensor, s: Tensor, w: Tensor) -> float:
 
     Infinite if no pixel is usable.
     """
-    seen = torch.einsum("kc,chw->khw", R, cube)
+    expected = torch.einsum("kc,chw->khw", R, cube)
     rest, whole = (
         float(np.linalg.norm(gaussian_filter((image * w).double().cpu().numpy(), (0, BLUR, BLUR))))
-        for image in (s - seen, s)
+        for image in (s - expected, s)
     )
     return rest / whole if whole else math.inf
 

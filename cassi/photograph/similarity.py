@@ -45,14 +45,14 @@ class Similarity:
         c, s = math.cos(math.radians(self.angle)), math.sin(math.radians(self.angle))
         down, right = scale * (c * i + s * j), scale * (c * j - s * i)
         u, v = 2 * right / max(w - 1, 1), 2 * down / max(h - 1, 1)
-        seen = (u.abs() <= 1) & (v.abs() <= 1)
+        inside = (u.abs() <= 1) & (v.abs() <= 1)
         if spline:
             at = torch.stack([down + (h - 1) / 2, right + (w - 1) / 2]).double().cpu().numpy()
             channels = [map_coordinates(p.double().cpu().numpy(), at, order=3, mode="nearest") for p in picture]
-            return torch.from_numpy(np.stack(channels)).to(picture), seen
+            return torch.from_numpy(np.stack(channels)).to(picture), inside
         grid = torch.stack([u, v], -1)[None]
         sampled = F.grid_sample(picture[None], grid, mode="bicubic", padding_mode="border", align_corners=True)
-        return sampled[0], seen
+        return sampled[0], inside
 
     @property
     def inverse(self) -> Self:

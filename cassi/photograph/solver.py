@@ -16,12 +16,12 @@ from cassi.optics.protocol import Camera
 from cassi.optics.srgb import decode_srgb
 from cassi.photograph.joint import ALONE_ITERS, Photograph, continue_fit, finish_fit, fit_briefly
 from cassi.photograph.picture import SidePicture, expected_response
-from cassi.photograph.registration import FITS, NOT_SEEN, fit_to_snapshot, register
+from cassi.photograph.registration import MIN_CORRELATION, NO_OVERLAP, fit_to_snapshot, register
 from cassi.photograph.response import estimate_noise, fit_gain, fit_response, fit_tone_curve, misfit
 from cassi.photograph.similarity import Similarity
 from cassi.settings import Settings
 
-DOUBT, TONE_DOUBT = 0.03, 0.1  # of a `Photograph` with stated or usual values, or a fitted tone curve
+VALUE_ERROR, TONE_ERROR = 0.03, 0.1  # of a `Photograph` with stated or usual values, or a fitted tone curve
 # Largest acceptable `misfit` of a photograph: it was at most 0.14 for 30 that helped, at least 0.24 where one harmed.
 # Up to `POOR_FIT` is accepted if no tone curve is clearly better, as the snapshot alone may show little of the scene.
 MAX_MISFIT = 0.2
@@ -57,28 +57,28 @@ def solve_beside(
     split = Split.of(A, y, settings.seed)
     cube = Tv(ALONE_ITERS).run(split.A_train, split.y_train, problem).x.clamp(min=0)
     error = split.error(cube)
-    placed = _place(side, A, y, cube, wavelengths)
-    where = _describe(placed)
-    evidence = SideEvidence(False, "", placed.correlation, astuple(placed.pose), error)
-    shows_scene = placed.correlation >= FITS
-    if not shows_scene or not _agrees(placed, cube):
+    placement = _place(side, A, y, cube, wavelengths)
+    where = _describe(placement)
+    evidence = SideEvidence(False, "", placement.correlation, astuple(placement.pose), error)
+    shows_scene = placement.correlation >= MIN_CORRELATION
+    if not shows_scene or not _agrees(placement, cube):
         what = "values do" if shows_scene else "detail does"
         message = f"The side picture was not used: its {what} not agree with the scene ({where})."
         return replace(alone, side=replace(evidence, message=message))
     bands = A.cube_shape[0] if wavelengths is None else wavelengths
-    first = fit_briefly(split, problem.variance, placed.photograph, cube, bands)
+    first = fit_briefly(split, problem.variance, placement.photograph, cube, bands)
     # with the photograph the colors are better, and so are then pose and response
-    placed = _update(placed, A, y, first.cube)
-    best = continue_fit(fit_briefly(split, problem.variance, placed.photograph, first.cube, bands), split)
-    where = _describe(placed)
-    evidence = replace(evidence, joint_error=best.error, pose=astuple(placed.pose))
+    placement = _update(placement, A, y, first.cube)
+    best = continue_fit(fit_briefly(split, problem.variance, placement.photograph, first.cube, bands), split)
+    where = _describe(placement)
+    evidence = replace(evidence, joint_error=best.error, pose=astuple(placement.pose))
     errors = f"error at held-out detector pixels {best.error:.2%} with it, {error:.2%} without"
     if not accepts(split.verdict(best.cube), split.verdict(cube)):
         message = f"The side picture was not used: {errors} ({where})."
         return replace(alone, side=replace(evidence, message=message))
     result, stages, starts = finish_fit(best, settings.quality, watch)
     message = f"The side picture was used: {where}; {errors}."
-    evidence = replace(evidence, used=True, message=message, response=placed.photograph.R.double().cpu().tolist())
+    evidence = replace(evidence, used=True, message=message, response=placement.photograph.R.double().cpu().tolist())
     basis = best.joint.problem.basis
     plan = replace(alone.plan, basis=f"smooth-{len(basis)}", vectors=basis, stages=stages, learned=None)
     judged = alone.evidence if alone.evidence is None else replace(alone.evidence, held_out_error=best.error, trials=())
@@ -87,7 +87,7 @@ def solve_beside(
 
 
 @dataclass(frozen=True, eq=False)
-class _Placed:
+class _Placement:
     """A registered side picture: (K, h, w), linear, brightest value 1, and the same on the grid of the scene."""
 
     picture: Tensor
@@ -100,7 +100,7 @@ class _Placed:
     misfit: float  # of the first cube, see `misfit`
 
 
-def _place(side: SidePicture, A: Camera, y: Tensor, cube: Tensor, wavelengths: np.ndarray | None) -> _Placed:
+def _place(side: SidePicture, A: Camera, y: Tensor, cube: Tensor, wavelengths: np.ndarray | None) -> _Placement:
     """Register the picture, interpret its values, and fit the response of its channels."""
     p = torch.from_numpy(np.ascontiguousarray(np.atleast_3d(side.picture).transpose(2, 0, 1)).astype(np.float64))
     clipped = torch.zeros_like(p[:1]) if side.clip is None else (p >= side.clip).any(0, keepdim=True).to(p)
@@ -111,21 +111,21 @@ def _place(side: SidePicture, A: Camera, y: Tensor, cube: Tensor, wavelengths: n
     curves = expected_response(len(p), wavelengths, A.cube_shape[0]) if side.response is None else side.response
     R = torch.as_tensor(curves, dtype=cube.dtype, device=cube.device)
 
-    def place(picture: Tensor, values: str, doubt: float = DOUBT) -> _Placed:
+    def place(picture: Tensor, values: str, relative_error: float = VALUE_ERROR) -> _Placement:
         pose, correlation = register(picture, A, y, cube, R)
-        photograph, rest = _resample(picture, clipped, pose, cube, R, fixed, doubt)
-        return _Placed(picture, clipped, values, fixed, pose, correlation, photograph, rest)
+        photograph, rest = _resample(picture, clipped, pose, cube, R, fixed, relative_error)
+        return _Placement(picture, clipped, values, fixed, pose, correlation, photograph, rest)
 
     if side.linear is not None:
         return place(p if side.linear else decode_srgb(p), "")
     interpretations = (place(p, "as linear"), place(decode_srgb(p), "as coded for a display"))
-    best = min(interpretations, key=lambda placed: placed.misfit)
+    best = min(interpretations, key=lambda placement: placement.misfit)
     limit = TONE_GAIN * best.misfit
     for _ in range(2):  # again at the pose found with the curve
         picture = _apply_tone_curve(p, best, cube)
-        if not _resample(picture, clipped, best.pose, cube, R, fixed, TONE_DOUBT)[1] < limit:
+        if not _resample(picture, clipped, best.pose, cube, R, fixed, TONE_ERROR)[1] < limit:
             break
-        best = place(picture, "with a tone curve fitted to the scene", TONE_DOUBT)
+        best = place(picture, "with a tone curve fitted to the scene", TONE_ERROR)
     return best
 
 
@@ -144,39 +144,41 @@ def _fill_blank_corners(p: Tensor) -> tuple[Tensor, Tensor]:
     return p[:, nearest[0], nearest[1]], torch.from_numpy(blank)
 
 
-def _agrees(placed: _Placed, cube: Tensor) -> bool:
+def _agrees(placement: _Placement, cube: Tensor) -> bool:
     """Whether the misfit is small, or no tone curve would make it clearly smaller."""
-    if placed.misfit <= MAX_MISFIT or placed.misfit > POOR_FIT:
-        return placed.misfit <= MAX_MISFIT
-    toned, R = _apply_tone_curve(placed.picture, placed, cube), placed.photograph.R
-    _, rest = _resample(toned, placed.clipped, placed.pose, cube, R, placed.fixed, TONE_DOUBT)
-    return rest >= TONE_GAIN * placed.misfit
+    if placement.misfit <= MAX_MISFIT or placement.misfit > POOR_FIT:
+        return placement.misfit <= MAX_MISFIT
+    corrected, R = _apply_tone_curve(placement.picture, placement, cube), placement.photograph.R
+    _, rest = _resample(corrected, placement.clipped, placement.pose, cube, R, placement.fixed, TONE_ERROR)
+    return rest >= TONE_GAIN * placement.misfit
 
 
-def _apply_tone_curve(p: Tensor, placed: _Placed, cube: Tensor) -> Tensor:
+def _apply_tone_curve(p: Tensor, placement: _Placement, cube: Tensor) -> Tensor:
     """The picture with the tone curve that fits best at its pose; brightest value 1."""
-    photograph = placed.photograph
-    s = placed.pose.sample(p, cube.shape[-2:], spline=True)[0]
-    tone = fit_tone_curve(s, photograph.seen, torch.einsum("kc,chw->khw", photograph.R, cube))
+    photograph = placement.photograph
+    s = placement.pose.sample(p, cube.shape[-2:], spline=True)[0]
+    tone = fit_tone_curve(s, photograph.usable, torch.einsum("kc,chw->khw", photograph.R, cube))
     light = tone(p)
     return light / light.max().clamp(min=1e-30)
 
 
-def _update(placed: _Placed, A: Camera, y: Tensor, cube: Tensor) -> _Placed:
+def _update(placement: _Placement, A: Camera, y: Tensor, cube: Tensor) -> _Placement:
     """Fit pose and response again with a better cube."""
-    R = placed.photograph.R
-    pose, _ = fit_to_snapshot(placed.picture, placed.pose, A, y, cube, R)
-    photograph, rest = _resample(placed.picture, placed.clipped, pose, cube, R, placed.fixed, placed.photograph.doubt)
-    return replace(placed, pose=pose, photograph=photograph, misfit=rest)
+    R = placement.photograph.R
+    pose, _ = fit_to_snapshot(placement.picture, placement.pose, A, y, cube, R)
+    photograph, rest = _resample(
+        placement.picture, placement.clipped, pose, cube, R, placement.fixed, placement.photograph.relative_error
+    )
+    return replace(placement, pose=pose, photograph=photograph, misfit=rest)
 
 
 def _resample(
-    picture: Tensor, clipped: Tensor, pose: Similarity, cube: Tensor, R: Tensor, fixed: bool, doubt: float
+    picture: Tensor, clipped: Tensor, pose: Similarity, cube: Tensor, R: Tensor, fixed: bool, relative_error: float
 ) -> tuple[Photograph, float]:
     """The picture on the grid of the scene in units of R x, and its `misfit`."""
     size = cube.shape[-2:]
-    whole, seen = pose.sample(1 - clipped, size)
-    w = (seen & (whole[0] > 0.99)).to(cube)
+    whole, inside = pose.sample(1 - clipped, size)
+    w = (inside & (whole[0] > 0.99)).to(cube)
     s = pose.sample(picture, size, spline=True)[0].to(cube).clamp(min=0)
     noise = torch.tensor([estimate_noise(channel.numpy()) for channel in picture]).to(cube)[:, :, None, None]
     averaged = max(1, int(pose.scale)) ** 2
@@ -184,14 +186,14 @@ def _resample(
     variance = (noise[:, 0] * s + noise[:, 1]) * unit**2 / averaged
     s = s * unit
     R = fit_gain(R, cube, s, w) if fixed else fit_response(R, cube, s, w)
-    return Photograph(s, w, R, variance, doubt), misfit(R, cube, s, w)
+    return Photograph(s, w, R, variance, relative_error), misfit(R, cube, s, w)
 
 
-def _describe(placed: _Placed) -> str:
-    pose = placed.pose
-    values = f", its values interpreted {placed.values}" if placed.values else ""
-    seen, correlation = placed.correlation > NOT_SEEN, f"correlation of its detail {placed.correlation:.2f}"
-    detail = correlation if seen else "where it shows too little of the scene"
+def _describe(placement: _Placement) -> str:
+    pose = placement.pose
+    values = f", its values interpreted {placement.values}" if placement.values else ""
+    overlaps, correlation = placement.correlation > NO_OVERLAP, f"correlation of its detail {placement.correlation:.2f}"
+    detail = correlation if overlaps else "where it shows too little of the scene"
     return (
         f"moved by {pose.rows:+.2f} rows and {pose.columns:+.2f} columns, rotated by {pose.angle:+.2f} degrees, "
         f"{pose.scale:.4g} times as fine{values}, {detail}"

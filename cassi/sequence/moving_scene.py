@@ -49,8 +49,8 @@ class MovingScene(Camera):
     def forward(self, x: Tensor) -> Tensor:
         """y_s = Phi W_s x, (..., K, H, W'), see `Camera.forward`."""
         self.check_cube(x)
-        seen = [self.camera.forward(x if move is None else displace(x, move[0])) for move in self._moves]
-        return torch.stack(seen, -len(self.measurement_shape))
+        snapshots = [self.camera.forward(x if move is None else displace(x, move[0])) for move in self._moves]
+        return torch.stack(snapshots, -len(self.measurement_shape))
 
     def adjoint(self, y: Tensor) -> Tensor:
         """x = sum_s W_s^T Phi^T y_s, see `Camera.adjoint`."""

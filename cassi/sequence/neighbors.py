@@ -106,11 +106,11 @@ def reconstruct_multi_frame(
     """
     if not bool(frame.cube.any()):  # a black frame does not move
         return None
-    tracked = [(other, v) for other in neighbors if (v := _find_motion(frame, other, plan)) is not None]
-    if not tracked or frame.state.run is None:
+    motions = [(other, v) for other in neighbors if (v := _find_motion(frame, other, plan)) is not None]
+    if not motions or frame.state.run is None:
         return None
     first = frame.split
-    split, variance = _as_shots(frame, tracked, plan)
+    split, variance = _as_shots(frame, motions, plan)
     problem = replace(plan.problem(first.y), variance=variance)
     start = State(frame.cube, replace(frame.state.run, e=torch.zeros_like(split.y)))
     state = Tv(MULTI_FRAME_ITERS).run(split.A_train, split.y_train, problem, start, watch)
@@ -130,27 +130,27 @@ def reconstruct_multi_frame(
         accepted = False
     state = new if accepted else state
     result = Result(state.x.clamp(min=0), state.history, "stopped" if watch.over else "finished")
-    used = {"together": len(tracked), "error_alone": before.error, "error_together": after.error}
+    used = {"together": len(motions), "error_alone": before.error, "error_together": after.error}
     return Outcome(result, "subspace-tv", used, replace(plan, stages=state.stages), stage_starts=state.stage_starts)
 
 
 def _find_motion(frame: SingleFrame, other: SingleFrame, plan: Plan) -> Tensor | None:
     """The motion from a frame to a neighbor; None if the moved frame does not explain the snapshot of that."""
-    seen = other.split
+    neighbor = other.split
     B = plan.vectors[:FLOW_IMAGES].to(frame.cube)
     v = optical_flow(analyse(other.cube, B).contiguous(), analyse(frame.cube, B).contiguous())
-    v = estimate_motion(seen.A_train, seen.y_train, frame.cube, v, plan.noise.variance(seen.y))
+    v = estimate_motion(neighbor.A_train, neighbor.y_train, frame.cube, v, plan.noise.variance(neighbor.y))
     predicted = MovingScene(frame.split.A, [v]).forward(frame.cube)[0]
-    return v if relative_norm(seen.y - predicted, seen.y) <= MAX_ERROR * frame.verdict.error else None
+    return v if relative_norm(neighbor.y - predicted, neighbor.y) <= MAX_ERROR * frame.verdict.error else None
 
 
-def _as_shots(frame: SingleFrame, tracked: Sequence[tuple[SingleFrame, Tensor]], plan: Plan) -> tuple[Split, Tensor]:
+def _as_shots(frame: SingleFrame, motions: Sequence[tuple[SingleFrame, Tensor]], plan: Plan) -> tuple[Split, Tensor]:
     """A frame and its neighbors with their motions as shots of one scene, and the variance of their snapshots.
 
     For neighbors, the local misfit of the moved frame is added to the variance.
     """
-    splits = [frame.split, *(other.split for other, _ in tracked)]
-    A = MovingScene(frame.split.A, [None, *(v for _, v in tracked)])
+    splits = [frame.split, *(other.split for other, _ in motions)]
+    A = MovingScene(frame.split.A, [None, *(v for _, v in motions)])
     y, held = torch.stack([split.y for split in splits]), torch.stack([split.held for split in splits])
     misfit = gaussian_blur((y - A.forward(frame.tv_cube)).square(), MISFIT_WIDTH)
     unexplained = (misfit - EXPECTED_MISFIT * float(frame.verdict.squared.mean())).clamp(min=0)
