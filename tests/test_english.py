@@ -16,7 +16,9 @@ FORBIDDEN = {
     r"\bstands? out of\b": "is above",
     r"\btaken for\b": "treated as",
     r"\bwhat lies\b": "values",
-    r"\bgone on\b": "continued",
+    r"\b(go|goes|went|gone|going) on\b": "continue",
+    r"\bbrings?\b.{0,40}\balong\b": "have, state",
+    r"\bhave unlike\b": "differ in",
     r"\bso many\b": "that number of",
     r"\bat the least\b": "at least",
 }

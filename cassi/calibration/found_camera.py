@@ -72,7 +72,7 @@ def find_camera(
 
     Raises:
         ValueError: no measurement, or snapshots of different sizes.
-        InputError: they are negative, or bring different masks, shifts or wavelengths along.
+        InputError: they are negative, or have different masks, shifts or wavelengths.
     """
     if not measurements:
         raise ValueError("no measurement given to find the camera from; give one at least")

@@ -67,7 +67,7 @@ def run_chains(
 ) -> tuple[State, tuple[ChainTrial, ...]]:
     """Run chains of stages from a cube, without the held-out pixels, until the judge accepts one's cube.
 
-    A chain that the watch stops counts as far as it ran, one that diverges is rejected. What goes on from the end of
+    A chain that the watch stops counts as far as it ran, one that diverges is rejected. What continues from the end of
     another chain must not be worse than that one's cube, and a chain that was run as the beginning of another is not
     run again.
 

@@ -38,7 +38,7 @@ PATCH = 5  # side of the patches that are compared [pixel]
 STRIDE, STRIDE_OF_SEVERAL = 5, 4
 SHORT_ITERS, LONG_ITERS = 12, 56  # of the non-local prior, before a network and after the last one
 # Strengths of the last non-local prior, relative to the noise, in the order of preference, and iterations from one to
-# the next. The run with the first goes to its end, and the others go on from there: after 12 iterations a judge took 1
+# the next. The run with the first goes to its end, and the others start from there: after 12 iterations a judge took 1
 # for microscope captures, at the end 16.
 STRENGTHS, MORE_ITERS = (16.0, 64.0, 4.0, 1.0), 24
 

@@ -181,7 +181,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("--mask", "coded aperture, if in another file; several shots need one each",
                 value="FILE", default=[], nargs="+", reads=True, excludes=("pattern",)),
             Option("--calibration", "file of cassi calibrate: mask, bands, bad pixels, correction of raw counts",
-                value="FILE", default=[], nargs="+", reads=True, why="it brings these along",
+                value="FILE", default=[], nargs="+", reads=True, why="it states these",
                 excludes=("mask", "mask_key", "turn_mask", "num_bands", "step", "wavelengths", "bad_pixels",
                     "bit_depth", "black_level", "dark", "saturation", "pattern")),
             Option("--output", "result: .h5, .mat, .tif or .hdr (default: NAME_cube.h5); of many snapshots a folder",

@@ -109,7 +109,7 @@ def to_nanometers(values: np.ndarray, unit: str | None, name: str) -> np.ndarray
         elif power == 1 and (size := _among(ENERGIES, word)) is not None:
             nm = ELECTRONVOLT / (values * factor * size)
         else:
-            what = f"{name}: the unit {one_line(text, 40)!r} is none of wavelengths"
+            what = f"{name}: the unit {one_line(text, 40)!r} is no unit of wavelengths"
             raise InputError(f"{what}, expected nm, um, Angstrom, 1/cm, GHz or eV; give the wavelengths in nm")
     if np.isfinite(nm).all() and not (MIN_WAVELENGTH <= nm.min() and nm.max() <= MAX_WAVELENGTH):
         what = f"{values.min():g} to {values.max():g} {text} are {nm.min():g} to {nm.max():g} nm"

@@ -1,4 +1,4 @@
-"""Many snapshots: every frame's cube is written whole or not at all, and a run that was killed goes on where it was.
+"""Many snapshots: every frame's cube is written whole or not at all, and a killed run continues where it was.
 
 A frame is finished when its cube is on the disk beside the fingerprint of all it was made from: the input's hash and
 every parameter. Nothing else is kept between runs; `index.jsonl` beside the cubes, made in the end, is to be read.

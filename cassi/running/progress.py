@@ -73,7 +73,7 @@ class StepBar:
     def __init__(self, steps: Sequence[str], *, shown: bool = True) -> None:
         self.steps, self.step, self.share = list(steps), "", 0.0
         self._begun = self._said = time.monotonic()
-        self._held = ""  # the line of the first step, until it goes on: an error at once is one line
+        self._held = ""  # the line of the first step, until it continues: an error at once is one line
         self._logged = shown and not on_screen()
         # An error at once leaves one line, without a bar. None is made unless displayed: an interrupt inside tqdm's
         # lock would block other threads.

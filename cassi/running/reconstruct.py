@@ -40,10 +40,10 @@ def reconstruct(
 
     Args:
         measurement: y, (H, W'), or (N, H, W') for N snapshots through one mask; finite, any unit. Or a file, read by
-            `cassi.files.frames.read_scene`. Or a `cassi.optics.measurement.Measurement`, which brings mask,
-            shifts and the rest along.
-        mask: coded aperture (H, W), or (C, H, W) with one per band [transmission], or its file beside that of a
-            measurement. Or the camera itself (`cassi.optics.protocol`), which brings shifts, blur and device along.
+            `cassi.files.frames.read_scene`. Or a `cassi.optics.measurement.Measurement`, which has mask, shifts
+            and the rest.
+        mask: coded aperture (H, W), or (C, H, W) with one per band [transmission], or its file beside the file of a
+            measurement. Or the camera itself (`cassi.optics.protocol`), which has shifts, blur and device.
         monitor: called each iteration with (Record, cube of brightness 1; "auto" and "subspace": its spectral
             coefficients); return True to stop.
         progress: show one bar over all steps; or a function that is called with the name of each step and the share of
