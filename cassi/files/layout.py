@@ -1,7 +1,5 @@
 """Matches mask and measurement: axes, bands, shifts."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 
@@ -11,15 +9,6 @@ from cassi.optics.geometry import DEFAULT_STEP, Shifts, _whole, as_shifts, infer
 from cassi.optics.other_cameras import double_disperser
 
 DARK = 1e-4  # of the largest value of a mask: what is darker is dark
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The axes of frames and of bands, and whether to transpose so that the dispersion runs along the rows."""
-
-    stack_axis: int | None
-    mask_axis: int | None
-    transposed: bool
 
 
 def _axis_candidates(entry: Entry) -> tuple[int | None, ...]:
@@ -87,11 +76,11 @@ def is_found_camera(container: Container) -> bool:
     return "camera" in container.attributes and container.entry("mask_3d_shift") is not None
 
 
-def match_layout(entry: Entry, mask_entry: Entry, num_bands: int | None) -> Layout:
-    """Find the axes with which mask and measurement have the same number of rows and the measurement is no narrower.
+def match_layout(entry: Entry, mask_entry: Entry, num_bands: int | None) -> tuple[int | None, int | None, bool]:
+    """The axes of frames and of bands with which mask and measurement have the same number of rows and the measurement
+    is no narrower, and whether to transpose so that the dispersion runs along the rows.
 
-    As stored, or otherwise transposed, if the dispersion runs down the columns. In the file of a camera that was found
-    it runs along the rows in any case.
+    As stored, or otherwise transposed. In the file of a camera that was found it runs along the rows in any case.
     """
     upright = is_found_camera(mask_entry.file)
     stacks, planes = _axis_candidates(entry), _axis_candidates(mask_entry)
@@ -106,7 +95,7 @@ def match_layout(entry: Entry, mask_entry: Entry, num_bands: int | None) -> Layo
             rows, columns = _image(entry.shape, stack)[:: -1 if transposed else 1]
             mask_rows, mask_columns = _image(mask_entry.shape, plane)[:: -1 if transposed and not upright else 1]
             if rows == mask_rows and columns >= mask_columns:
-                return Layout(stack, plane, transposed)
+                return stack, plane, transposed
     image, mask = _image(entry.shape, stacks[0]), _image(mask_entry.shape, planes[0])
     text = f"mask '{mask_entry.name}' {mask_entry.shape} does not fit measurement '{entry.name}' {entry.shape}: "
     if image[0] == mask[0]:

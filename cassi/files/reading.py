@@ -14,7 +14,6 @@ from cassi.files.atomic import PathLike, file_sha256
 from cassi.files.container import NAMES, Container, Entry, find_each, number_in
 from cassi.files.filters import read_masks
 from cassi.files.layout import (
-    Layout,
     band_axis,
     displaced_down,
     image_size,
@@ -80,18 +79,17 @@ class OpenedMeasurement:
     options: ReadOptions
     entry: Entry
     mask_entry: Entry
-    layout: Layout
+    stack_axis: int | None
     known: Measurement
 
     @property
     def frames(self) -> Sequence[int | None]:
         """The numbers of the frames of a stack; (None,) for a single snapshot."""
-        axis = self.layout.stack_axis
-        return (None,) if axis is None else range(self.entry.shape[axis])
+        return (None,) if self.stack_axis is None else range(self.entry.shape[self.stack_axis])
 
     def counts(self, frames: int | slice | None) -> np.ndarray:
         """The stored numbers of the frames, transposed if needed so that the dispersion runs along the rows."""
-        return _upright(read_leading(self.entry, self.layout.stack_axis, frames), self.known.transposed)
+        return _upright(read_leading(self.entry, self.stack_axis, frames), self.known.transposed)
 
     def read(self, frames: int | slice | None = None) -> Measurement:
         """Read frames and their metadata; see `read_measurement`."""
@@ -156,13 +154,13 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
         mask_entry = _mask_source(container, options, notes)
     if (bits := number_in("bit_depth", container)) is not None:
         entry = replace(entry, bits=entry.bits or Levels(bit_depth=round(bits)).bit_depth)
-    layout = match_layout(entry, mask_entry, options.num_bands)
-    array = read_leading(mask_entry, layout.mask_axis)
-    rows, columns = (n for i, n in enumerate(entry.shape) if i != layout.stack_axis)
+    stack_axis, mask_axis, across = match_layout(entry, mask_entry, options.num_bands)
+    array = read_leading(mask_entry, mask_axis)
+    rows, columns = (n for i, n in enumerate(entry.shape) if i != stack_axis)
     stored, step, num_bands = _geometry(entry, mask_entry, array.ndim, options, notes)
     as_wide = array.ndim == 3 and array.shape[1:] == (rows, columns)
     in_place = step == 0 or (stored is not None and not stored.any())
-    across = layout.transposed or (as_wide and not in_place and displaced_down(array, mask_entry.name))
+    across = across or (as_wide and not in_place and displaced_down(array, mask_entry.name))
     if across:
         notes.append("the dispersion runs down the columns: measurement and mask are transposed")
     image = (columns, rows) if across else (rows, columns)
@@ -196,7 +194,7 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
         source=container.path.name,
         origin={name: value for name, value in origin.items() if value},
     )
-    return OpenedMeasurement(options, entry, mask_entry, layout, known)
+    return OpenedMeasurement(options, entry, mask_entry, stack_axis, known)
 
 
 def frame_count(path: PathLike, options: ReadOptions) -> int | None:
@@ -349,7 +347,7 @@ def _truth(opened: OpenedMeasurement, frames: int | slice | None, notes: list[st
     if len(entry.shape) == 4:
         order = stack_order(entry)
         shape = tuple(entry.shape[i] for i in order)
-        if opened.layout.stack_axis is not None and shape[1:] == (num_bands, *image):
+        if opened.stack_axis is not None and shape[1:] == (num_bands, *image):
             values = read_leading(entry, order[0], frames)
             rest = sorted(order[1:])
             values = np.moveaxis(values, [rest.index(i) - 3 for i in order[1:]], (-3, -2, -1))

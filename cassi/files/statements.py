@@ -33,7 +33,7 @@ WORDS = {
     "bit_depth": ("bit_depth", "significant_bits", "bitdepth"),
     "axes": ("axes", "dims", "dimension_labels", "array_dimensions"),
 }  # fmt: skip
-LIMITS = ("valid_range", "valid_min", "valid_max")
+LIMITS = {"valid_range", "valid_min", "valid_max"}
 NUMERIC = WORDS.keys() - {"units", "bit_depth", "axes", "interleave"}  # those that change numbers
 STATEMENTS = {word: statement for statement, words in WORDS.items() for word in words}
 MAX_STATED = 256  # numbers of a statement that an array makes
@@ -212,11 +212,10 @@ def unpack(entry: Entry, values: np.ndarray, picked: Selection) -> np.ndarray:
         return values
     if values.dtype.kind == "i" and str(said.get("unsigned")).lower() == "true":
         values = values.view(f"{values.dtype.byteorder}u{values.dtype.itemsize}")
-    limits = {name: numbers(name, said[name]) for name in LIMITS if name in said}
     missing = np.zeros(values.shape, dtype=bool)
     for number in numbers("missing_value", said["missing_value"]) if "missing_value" in said else ():
         missing |= values == (number.astype(values.dtype) if values.dtype.kind == "f" else number.item())
-    if limits:
+    if limits := {name: numbers(name, said[name]) for name in LIMITS if name in said}:
         both = limits.get("valid_range", np.array([-np.inf, np.inf]))
         missing |= (values < limits.get("valid_min", both)[0]) | (values > limits.get("valid_max", both)[-1])
     if _is_packed(said):
