@@ -15,7 +15,6 @@ import h5py
 import numpy as np
 import pytest
 import scipy.io
-import tifffile
 from messages import refuses
 from PIL import Image
 
@@ -278,15 +277,6 @@ def test_frames_of_a_plain_npz_are_read_alone(tmp_path, monkeypatch, order):
     assert np.array_equal(read_measurement(tmp_path / "a.npz", frames=3).y, frames[3])
     with pytest.raises(InputError):
         read_measurement(tmp_path / "a.npz")
-
-
-def test_frames_of_one_page_are_read_alone(tmp_path, monkeypatch):
-    """As ImageJ may write a stack."""
-    frames = np.random.default_rng(0).integers(0, 4000, (6, *SHAPE), dtype=np.uint16)
-    tifffile.imwrite(tmp_path / "a.tif", frames, imagej=True)
-    monkeypatch.setattr("cassi.files.container.MAX_READ_BYTES", 2 * frames[0].nbytes)
-    y = read_measurement(tmp_path / "a.tif", mask=MASK, frames=4).y
-    np.testing.assert_allclose(y * 4095, frames[4], rtol=1e-6)
 
 
 def test_what_is_deflated_is_counted():

@@ -17,7 +17,6 @@ from cassi.files import Container, Levels, ReadOptions, describe, open_container
 from cassi.files.formats.tiff import _open
 from cassi.files.frames import find_files, natural, read_scene
 from cassi.files.reading import open_measurement
-from cassi.files.scaling import plan_counts
 from cassi.optics.measurement import Measurement, check_arrays, join_shots
 
 H, W = 8, 8
@@ -98,13 +97,6 @@ def test_files_of_folders_patterns_and_lists(tmp_path):
     assert sorted(["a10b2", "a9b30", "a10b1", "A2"], key=natural) == ["A2", "a9b30", "a10b1", "a10b2"]
 
 
-def test_tiff_pages_are_frames_and_its_bits_are_its_own(tmp_path):
-    first, *others = map(Image.fromarray, STACK)
-    first.save(tmp_path / "run.tif", save_all=True, append_images=others, compression="tiff_lzw")
-    assert np.allclose(read_measurement(tmp_path / "run.tif", mask=MASK, frames=9).y, STACK[9] / 255)
-    assert plan_counts(np.dtype("u2"), 0.0, 190.0, bits=12).scale == 4095
-
-
 def test_describe_lists_arrays(tmp_path):
     np.savez(tmp_path / "m.npz", meas=np.ones((64, 74)), cube=np.ones((3, 4, 5)), extra=np.array([1.0, np.nan]))
     np.savez(tmp_path / "mask.npz", mask=np.eye(4, dtype=np.float32))
@@ -129,18 +121,50 @@ def test_files_read_at_once_leave_the_log_as_it_was(tmp_path, monkeypatch):
     assert told == ["of another thread", "later"]
 
 
-@pytest.mark.parametrize("options", [{}, {"compression": "zlib"}, {"description": "a"}, {"bigtiff": True}])
-@pytest.mark.parametrize("at_once", [1, 4])
-def test_tiff_pages_that_were_appended_are_one_stack(tmp_path, options, at_once):
-    for start in range(0, len(STACK), at_once):
-        frames = STACK[start : start + at_once].squeeze()
-        tifffile.imwrite(tmp_path / "run.tif", frames, append=True, photometric="minisblack", **options)
-    m = read_measurement(tmp_path / "run.tif", mask=MASK)
-    assert np.array_equal(np.rint(m.y * 255), STACK) and m.shifts == (0, 2, 4, 6)
-    one = read_measurement(tmp_path / "run.tif", mask=MASK, frames=7, levels=Levels(bit_depth=8))
-    assert np.array_equal(one.y, STACK[7] / np.float32(255))
-    tifffile.imwrite(tmp_path / "run.tif", STACK[0, :4], append=True)
-    refused(read_measurement, tmp_path / "run.tif", mask=MASK)
+def appended(at_once, **options):
+    """Pages that were appended, so many at once."""
+
+    def write(path, stack):
+        for start in range(0, len(stack), at_once):
+            frames = stack[start : start + at_once].squeeze()
+            tifffile.imwrite(path, frames, append=True, photometric="minisblack", **options)
+
+    return write
+
+
+def of_pillow(path, stack):
+    first, *others = map(Image.fromarray, stack)
+    first.save(path, save_all=True, append_images=others, compression="tiff_lzw")
+
+
+ALL_TYPES = ("u1", "u2", "u4", "f4", "f8")
+TIFFS = {
+    "pages": (tifffile.imwrite, ALL_TYPES),
+    "big-endian, packed": (lambda p, stack: tifffile.imwrite(p, stack, byteorder=">", compression="zlib"), ALL_TYPES),
+    "ImageJ, in one page": (lambda p, s: tifffile.imwrite(p, s, imagej=True, truncate=True), ("u1", "u2", "f4")),
+    "Pillow, LZW": (of_pillow, ("u1", "u2")),
+    **{f"{k} appended, {options}": (appended(k, **options), ("u1", "u2")) for k in (1, 4)
+       for options in ({}, {"compression": "zlib"}, {"description": "a"}, {"bigtiff": True})},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "dtype"), [(name, dtype) for name, (_, types) in TIFFS.items() for dtype in types])
+def test_tiff_stacks_of_other_programs_are_read_as_they_are(tmp_path, monkeypatch, name, dtype):
+    """Frame by frame, in the memory of one; a page of another size is refused."""
+    values, path = STACK.astype(dtype), tmp_path / "run.tif"
+    TIFFS[name][0](path, values)
+    container = open_container(path)
+    found = container.read(container.entries[0])
+    assert found.dtype == np.dtype(dtype)
+    np.testing.assert_array_equal(found, values)
+    full = 1 if values.dtype.kind == "f" else 255
+    assert read_measurement(path, mask=MASK).shifts == (0, 2, 4, 6)
+    monkeypatch.setattr("cassi.files.container.MAX_READ_BYTES", 600 * values.itemsize)
+    np.testing.assert_allclose(read_measurement(path, mask=MASK, frames=9).y * full, values[9], rtol=1e-6)
+    monkeypatch.undo()
+    if "appended" in name:
+        tifffile.imwrite(path, values[0, :4], append=True)
+        refused(read_measurement, path, mask=MASK)
 
 
 @pytest.mark.parametrize(
@@ -212,25 +236,6 @@ def test_a_double_is_a_double_whether_it_is_whole_or_not(tmp_path):
     other = read_measurement(whole_doubles(tmp_path / "b.mat", meas=y + 0.5), mask=MASK)
     np.testing.assert_allclose(whole.y + 0.5, other.y)
     assert whole.unit == other.unit == "relative radiance"
-
-
-OF_IMAGEJ = {"imagej": True, "truncate": True}
-ALL_TYPES = (np.uint8, np.uint16, np.uint32, np.float32, np.float64)
-
-
-@pytest.mark.parametrize(
-    ("options", "dtype"),
-    [(options, dtype) for options in ({}, {"byteorder": ">", "compression": "zlib"}) for dtype in ALL_TYPES]
-    + [(OF_IMAGEJ, dtype) for dtype in (np.uint8, np.uint16, np.float32)],
-)
-def test_what_other_programs_write_as_tiff_is_read_as_it_is(tmp_path, options, dtype):
-    """Big-endian and packed; a stack that ImageJ keeps in one page, which is not one frame."""
-    values = (np.arange(5 * 8 * 10).reshape(5, 8, 10) % 200).astype(dtype)
-    tifffile.imwrite(tmp_path / "a.tif", values, **options)
-    container = open_container(tmp_path / "a.tif")
-    found = container.read(container.entries[0])
-    assert found.dtype == dtype
-    np.testing.assert_array_equal(found, values)
 
 
 MASKS, SHOTS = RNG.random((3, 6, 8)).astype(np.float32), RNG.random((3, 6, 12)).astype(np.float32)
