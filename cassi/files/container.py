@@ -62,11 +62,10 @@ UNITS = ("nm", "um", "angstrom", "cm1", "ghz", "thz", "ev", "m")  # at the end o
 
 
 class CubeContent(NamedTuple):
-    """The content of a cube file: `cube` (C, H, W) or (N, C, H, W) float32, `wavelengths` (C,) [nm]."""
+    """The content of a cube file: arrays, `cube` (C, H, W) or (N, C, H, W) float32, `wavelengths` (C,) [nm] where they
+    are known, and others."""
 
-    cube: np.ndarray
-    wavelengths: np.ndarray | None
-    datasets: Mapping[str, np.ndarray]
+    arrays: Mapping[str, np.ndarray]
     attributes: Mapping[str, str | int | float | bool]
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from cassi.errors import InputError
 from cassi.files.atomic import PathLike
+from cassi.files.container import number_in
 from cassi.files.formats.table import SUFFIXES
 from cassi.files.layout import ends
 from cassi.files.opening import open_container
@@ -143,8 +144,8 @@ def read_scene(
 
 def stated_shots(path: PathLike) -> int | None:
     """The attribute `num_shots` of a file; None if it has none."""
-    stated = open_container(Path(path)).attributes.get("num_shots")
-    return None if stated is None else int(float(str(stated)))
+    stated = number_in("num_shots", open_container(Path(path)))
+    return None if stated is None else round(stated)
 
 
 def options_of_shots(

@@ -54,16 +54,15 @@ def write_cube(
     bands = None if wavelengths is None else np.asarray(wavelengths, dtype=np.float64).reshape(-1)
     if bands is not None and bands.size != cube.shape[-3]:
         raise InputError(f"{bands.size} wavelengths for {cube.shape[-3]} bands; give one per band")
-    content = dict(datasets or {})
-    for name in ("cube", "wavelengths", "history"):
-        if name in content:
-            raise InputError(f"dataset name '{name}' is taken; choose another")
+    if taken := {"cube", "wavelengths", "history"} & set(datasets or {}):
+        raise InputError(f"dataset name '{min(taken)}' is taken; choose another")
+    arrays = {"cube": cube} | ({} if bands is None else {"wavelengths": bands}) | dict(datasets or {})
     for field in history[0]._fields if history else ():
-        content[f"history/{field}"] = np.array([getattr(record, field) for record in history or ()])
+        arrays[f"history/{field}"] = np.array([getattr(record, field) for record in history or ()])
     path = check_output(path, overwrite)
-    write = WRITERS[path.suffix.lower()]
+    content = CubeContent(arrays, plain_attributes({**FORMAT, **(attributes or {})}))
     with replacing(path, overwrite) as temporary, signals_held():
-        write(temporary, CubeContent(cube, bands, content, plain_attributes({**FORMAT, **(attributes or {})})))
+        WRITERS[path.suffix.lower()](temporary, content)
     return path
 
 
@@ -71,31 +70,16 @@ def write_measurement(
     path: PathLike, measurement: Measurement, *, attributes: Attributes | None = None, overwrite: bool = False
 ) -> Path:
     """Write a measurement for `read_measurement`; see `write_arrays`."""
-    arrays = {
-        "measurement": measurement.y,
-        "mask": measurement.mask,
-        "shifts": np.asarray(measurement.shifts),
-        "wavelengths": measurement.wavelengths,
-        "cube": measurement.cube,
-        "mean_band": measurement.mean_band,
-        "bad_pixels": measurement.bad_pixels,
-        "sensitivity": measurement.sensitivity,
-    }
+    names = ("mask", "wavelengths", "cube", "mean_band", "bad_pixels", "sensitivity")
+    arrays = {"measurement": measurement.y, "shifts": np.asarray(measurement.shifts)}
+    arrays |= {name: values for name in names if (values := getattr(measurement, name)) is not None}
     axes = {"measurement": "NHW", "mask": "CHW" if measurement.shots is None else "NCHW", "cube": "NCHW"}
     if measurement.shots is not None:
         axes |= {"bad_pixels": "NHW"} | ({"mask": "NHW"} if measurement.mask.ndim == 3 else {})
-    stated = {
-        "num_shots": measurement.shots,
-        "scale": measurement.scale,
-        "gain": measurement.gain,
-        "read_noise": measurement.read_noise,
-        "mask_error": measurement.mask_error,
-        **(attributes or {}),
-    }
-    given = {name: values for name, values in arrays.items() if values is not None}
-    if measurement.unit:
-        stated["unit"] = measurement.unit
-    return write_arrays(path, given, axes=axes, attributes=stated, overwrite=overwrite)
+    stated = {name: getattr(measurement, name) for name in ("scale", "gain", "read_noise", "mask_error")}
+    stated |= {"num_shots": measurement.shots} | dict(attributes or {})
+    stated |= {"unit": measurement.unit} if measurement.unit else {}
+    return write_arrays(path, arrays, axes=axes, attributes=stated, overwrite=overwrite)
 
 
 def write_arrays(

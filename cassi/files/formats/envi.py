@@ -75,13 +75,14 @@ def write_envi(path: Path, content: CubeContent) -> None:
     Raises:
         InputError: a stack of cubes, which ENVI cannot hold.
     """
-    if content.cube.ndim != 3:
-        raise InputError(f"{path.name}: ENVI holds one cube, got a stack {content.cube.shape}; write .h5")
+    cube, nm = content.arrays["cube"], content.arrays.get("wavelengths")
+    if cube.ndim != 3:
+        raise InputError(f"{path.name}: ENVI holds one cube, got a stack {cube.shape}; write .h5")
     stated = {name: value for name, value in content.attributes.items() if len(str(value)) <= MAX_STATED}
     metadata: dict[str, object] = {"description": one_line(stated)}
-    if content.wavelengths is not None:
-        metadata |= {"wavelength": [repr(float(w)) for w in content.wavelengths], "wavelength units": "Nanometers"}
-    image = np.moveaxis(content.cube, 0, -1)
+    if nm is not None:
+        metadata |= {"wavelength": [*map(repr, nm.tolist())], "wavelength units": "Nanometers"}
+    image = np.moveaxis(cube, 0, -1)
     envi = import_extra("spectral.io.envi", "envi")
     envi.save_image(str(path), image, dtype=np.float32, interleave="bsq", ext=DATA, metadata=metadata)
 

@@ -135,20 +135,18 @@ AXES = {"N": "frame", "C": "band", "H": "row", "W": "column"}
 COUNTERS = {*AXES.values(), *(f"detector_{name}" for name in AXES.values())}  # axes of this program that only count
 
 
-def label_axes(file: h5py.File) -> None:
+def label_axes(file: h5py.File, mask: str = "NCHW") -> None:
     """Give every array an axis by name, as NetCDF-4 and NeXus do, so that other programs know which is which.
 
     Frames and bands are counted from 1, rows and columns from 0. Bands whose wavelengths are known have these. An axis
-    of another length than the cube's, as the columns of the detector, has a name of its own. `/entry/data` is the cube
-    with its axes for NeXus.
+    of another length than the cube's, as the columns of the detector, has a name of its own; `mask` are the letters of
+    the axes of a mask. `/entry/data` is the cube with its axes for NeXus.
     """
     arrays = {name: node for name, node in file.items() if isinstance(node, h5py.Dataset) and node.ndim > 0}
     names: dict[tuple[str, int], str] = {}
     for name in sorted(arrays, key=lambda one: (one not in ("cube", "wavelengths"), one)):
         array = arrays[name]
-        letters = LETTERS.get(name, "")[-array.ndim :]
-        if name == "mask" and array.attrs.get("axes") is not None:
-            letters = bytes(np.bytes_(array.attrs["axes"])).decode()
+        letters = (LETTERS | {"mask": mask}).get(name, "")[-array.ndim :]
         letters = letters if len(letters) == array.ndim else "?" * array.ndim
         for k, (letter, length) in enumerate(zip(letters, array.shape, strict=True)):
             axis = names.get((letter, length))
@@ -204,11 +202,9 @@ def write_hdf5_arrays(
             if name in axes:
                 dataset.attrs["axes"] = np.bytes_(axes[name][-values.ndim :])
         file.attrs.update(attributes)
-        label_axes(file)
+        label_axes(file, axes.get("mask", "NCHW"))
 
 
 def write_hdf5(path: Path, content: CubeContent) -> None:
     """Write a cube and everything that belongs to it."""
-    bands = {} if content.wavelengths is None else {"wavelengths": content.wavelengths}
-    arrays = {"cube": content.cube, **bands, **content.datasets}
-    write_hdf5_arrays(path, arrays, axes={"cube": "NCHW"}, attributes=content.attributes, compress=False)
+    write_hdf5_arrays(path, content.arrays, axes={"cube": "NCHW"}, attributes=content.attributes, compress=False)

@@ -132,13 +132,9 @@ def write_matlab(path: Path, content: CubeContent) -> None:
     bands or frames of snapshots, frames of cubes. A text such as `cube_axes`, 'HWC', states it for each."""
     from scipy.io import savemat
 
-    cube = content.cube
-    if cube.nbytes >= 2**31:
-        raise InputError(f"a .mat file holds arrays below 2 GiB, the cube takes {cube.nbytes} bytes; write .h5")
-    arrays = {"cube": cube}
-    if content.wavelengths is not None:
-        arrays["wavelengths"] = content.wavelengths
-    arrays |= {name.replace("/", "_"): values for name, values in content.datasets.items()}
+    if (size := content.arrays["cube"].nbytes) >= 2**31:
+        raise InputError(f"a .mat file holds arrays below 2 GiB, the cube takes {size} bytes; write .h5")
+    arrays = {name.replace("/", "_"): values for name, values in content.arrays.items()}
     order = {3: (1, 2, 0), 4: (2, 3, 1, 0)}
     rest: dict[str, object] = {"attributes": dict(content.attributes) or {"none": 0}}
     for name, values in arrays.items():

@@ -86,10 +86,8 @@ def _value(entry: Entry, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> o
 
 def write_npz(path: Path, content: CubeContent) -> None:
     """Write everything, the attributes as one text in JSON."""
-    bands = {} if content.wavelengths is None else {"wavelengths": content.wavelengths}
-    arrays = {"cube": content.cube, **bands, **content.datasets}
     with path.open("wb") as file:
-        np.savez_compressed(file, attributes=json.dumps(content.attributes), **arrays)  # type: ignore[arg-type]
+        np.savez_compressed(file, attributes=json.dumps(content.attributes), **content.arrays)  # type: ignore[arg-type]
 
 
 def _unpack(path: Path, name: str) -> np.ndarray:

@@ -177,7 +177,6 @@ def write_tiff(path: Path, content: CubeContent) -> None:
     """Write cube and wavelengths, one page per band."""
     import tifffile
 
-    metadata: dict[str, object] = {"axes": "TCYX"[-content.cube.ndim :]}
-    if content.wavelengths is not None:
-        metadata["wavelengths"] = [float(w) for w in content.wavelengths]
-    tifffile.imwrite(path, content.cube, photometric="minisblack", metadata=metadata)
+    cube, nm = content.arrays["cube"], content.arrays.get("wavelengths")
+    metadata: dict[str, object] = {"axes": "TCYX"[-cube.ndim :]} | ({} if nm is None else {"wavelengths": nm.tolist()})
+    tifffile.imwrite(path, cube, photometric="minisblack", metadata=metadata)
