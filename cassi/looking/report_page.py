@@ -32,15 +32,6 @@ CUBE_BITS = 12  # steps of 1/4094 of the range of a band, finer than a line on a
 PICTURE_BITS = 8  # of images that are only displayed
 
 FOR_PROGRAMS = ("plan", "bases", "trials", "part", "notes")  # or said in words beside
-DETECTORS = {"measurement": "Snapshot", "residual": "Residual"}
-LAYERS = {  # contents of the band picture
-    "cube": "reconstruction",
-    "truth": "truth",
-    "error": "reconstruction minus truth",
-    "rms": "error, root mean square over bands",
-    "angle": "spectral angle to the truth [°]",
-    "uncertainty": "error bar, one standard deviation",
-}
 
 Array = NDArray[Any]
 
@@ -115,21 +106,14 @@ def make_page(data: ReportData) -> str:
     content = {
         "style": page_part("page.css"),
         "script": page_part("page.js"),
-        "title": data.title,
-        "lede": _lede(data),
-        "problems": data.problems(),
+        "data": data,
+        "thin": thin,
         "good": [good for good in (data.verdict if data.ok else None, correction) if good],
-        "numbers": data.numbers(),
         "color_note": color_note(centers, data.unit).capitalize(),
-        "aspect": f"{width} / {height}",
-        "detector_aspect": f"{detector[1]} / {detector[0]}",
-        "layers": {name: words for name, words in LAYERS.items() if cubes.get(name, data.truth) is not None},
-        "spectra_note": _spectra_note(data, thin),
+        "detector": detector,
         "white": None if data.residual is None else residual_whiteness(data.residual),
-        "detectors": [(name, DETECTORS[name], *map(_number, limits[name])) for name in limits],
-        "has_truth": data.truth is not None,
+        "limits": {name: tuple(map(_number, values)) for name, values in limits.items()},
         "notes": [str(note) for note in notes] if isinstance(notes := data.provenance.get("notes"), list) else [],
-        "last": data.history[-1] if data.history else None,
         "tables": {heading: _plain(values) for heading, values in tables.items() if values},
         "methods": methods_text(data) if data.choice else "",
         "facts": _finite(facts),
@@ -210,38 +194,6 @@ def _pack(planes: Array, bits: int) -> tuple[str, dict[str, object]]:
     packed = b"".join(deflate.compress(part.astype(np.uint8).tobytes()) for part in (folded & 255, folded >> 8))
     text = base64.b64encode(packed + deflate.flush()).decode("ascii")
     return text, {"shape": [count, height, width], "low": lows, "step": steps, "missing": top + 1}
-
-
-# Text and tables
-
-
-def _lede(data: ReportData) -> str:
-    bands, height, width = data.cube.shape
-    parts = [f"{bands} band{'s' * (bands > 1)}", f"{height} \u00d7 {width} pixels"]
-    if data.wavelengths is not None:
-        parts.insert(1, f"{data.wavelengths.min():.0f}\u2013{data.wavelengths.max():.0f} nm")
-    if data.history:
-        last, seconds = data.history[-1], data.provenance.get("seconds")
-        whole = seconds if isinstance(seconds, float) else last.seconds  # including trials, not only the last run
-        parts.append(f"{last.iteration} iterations, {whole:.3g} s in all")
-    return " · ".join(parts)
-
-
-def _spectra_note(data: ReportData, thin: int) -> str:
-    parts = ["Solid: reconstruction."]
-    if data.truth is not None:
-        parts.append("Dashed: truth.")
-    if data.uncertainty is not None:
-        parts.append(
-            "Shaded: ± one standard deviation, which contains about three of four true values, in some scenes half; "
-            "for a box the mean deviation of its pixels, an upper bound for the deviation of its mean. Grey, and amber "
-            "in the picture: the deviation is larger than the value, there is too little light to tell."
-        )
-    every = f", one of every {thin} x {thin} pixels" if thin > 1 else ""
-    parts.append(
-        f"Values here are rounded to 1/4094 of the range of a band{every}; the result file has the exact ones."
-    )
-    return " ".join(parts)
 
 
 def _plain(value: object) -> object:
