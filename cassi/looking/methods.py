@@ -1,9 +1,10 @@
 """A paragraph for a paper: what was done to a snapshot, with version, settings and what to cite.
 
-Each sentence is made of facts that the result states, and is left out without them.
+Its sentences stand in `page/methods.txt`; each is made of facts that the result states, and left out without them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from itertools import pairwise
 from numbers import Real
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from cassi.looking.report_data import ReportData
+from cassi.looking.templates import page_of
 from cassi.optics.measurement import REFLECTANCE
 
 PRIORS = {  # words of a stage, and where its prior comes from
@@ -27,13 +29,11 @@ SOLVERS = {
     "least-squares": "least squares",
     "subspace": "total variation in a spectral subspace (Zhuang & Bioucas-Dias, IEEE JSTARS 11, 2018)",
 }
-
-
 SETTINGS = {
-    "num_iters": "{} iterations",
-    "tv_weight": "weight {}",
-    "components": "{} spectral components",
-    "damping": "damping {}",
+    "num_iters": "%s iterations",
+    "tv_weight": "weight %s",
+    "components": "%s spectral components",
+    "damping": "damping %s",
 }
 
 
@@ -46,118 +46,37 @@ def methods_text(data: ReportData) -> str:
         >>> methods_text(data)[:79]
         'A spectral cube of 28 bands, 64 x 48 pixels, was reconstructed from one coded-a'
     """
-    return " ".join(f"{text[:1].upper()}{text[1:]}." for text in _sentences(data) if text)
-
-
-def _sentences(data: ReportData) -> Iterator[str]:
-    """One after the other, without their full stops."""
     choice, parameters, known = data.choice, data.parameters, data.provenance
-    origin, camera = (stored if isinstance(stored := known.get(name), Mapping) else {} for name in ("origin", "camera"))
-    is_reflectance = data.unit == REFLECTANCE
-
-    # the cube and its bands
-    bands, height, width = data.cube.shape
-    reach = "" if data.wavelengths is None else f" from {data.wavelengths.min():.0f} to {data.wavelengths.max():.0f} nm"
-    shots, beside, filters = known.get("shots"), choice.get("together"), origin.get("filters")
-    snapshots = f"{shots} coded-aperture snapshots" if shots else "one coded-aperture snapshot"
-    snapshots = "one snapshot of a mosaic sensor" if filters else snapshots
-    snapshots += f" and {beside} beside it in time" if beside else ""
-    yield (
-        f"a spectral cube of {bands} bands{reach}, {height} x {width} pixels, was reconstructed from {snapshots} with "
-        f"{known.get('version') or 'cassi'}"
-    )
-    source, shifts, places = origin.get("wavelengths"), known.get("shifts"), ""
+    origin, shifts = _mapping(known.get("origin")), known.get("shifts")
+    steps = ""
     if isinstance(shifts, list) and len(shifts) > 1 and all(map(_number, shifts)) and any(shifts):
         low, *_, high = sorted({round(b - a, 6) for a, b in pairwise(shifts)}) * 2
         steps = f"{low:g}" if low == high else f"{low:.3g} to {high:.3g}"
-        places = f"the bands are displaced by {steps} px from one to the next"
-    nm = f"their wavelengths are {'' if source == 'as given' else 'as in '}{source}" if source else ""
-    yield "; ".join(filter(None, (places, nm)))
-
-    # the camera
-    mask, refined = origin.get("mask"), origin.get("refined")
-    if filters:
-        yield f"the filters on its pixels follow the pattern {filters}"
-    elif mask:
-        count = refined.get("captures") or 0 if isinstance(refined, Mapping) else 0
-        captures = f"{count} capture{'s' * (count != 1)}" if count else "captures"
-        before = (
-            f", which was refined from {captures} before: {_listed(refined)}" if isinstance(refined, Mapping) else ""
-        )
-        yield f"the mask was read from {mask}{before}"
-    if camera.get("accepted"):
-        correction = _listed(camera) or str(camera.get("message", "")).rstrip(".")
-        yield f"from the snapshot itself the camera was corrected: {correction}"
-    elif camera:
-        why = camera.get("reason") or "no correction was found with which the snapshot is predicted better"
-        yield f"{'it' if mask and not filters else 'the mask'} was used as it is: {why}"
-
-    # the counts
-    black, counts = choice.get("black_level"), origin.get("black_level")
-    if origin.get("calibrated"):
-        yield "the counts were corrected by dark and flat frames"
-    elif "dark" in origin:
-        both = "the snapshots of scene and white reference" if is_reflectance else "the snapshot"
-        yield f"a dark frame was subtracted from {both}"
-    elif _number(counts):
-        yield f"a black level of {counts:.4g} counts was subtracted"
-    elif isinstance(black, int | float) and black:
-        mean = 0.0 if data.measurement is None else float(np.nanmean(data.measurement))
-        words = [f"{black / mean:.0%} of the snapshot's mean"] if mean > 0 else []
-        words += ["estimated from pixels that almost no light can reach"] * bool(choice.get("black_level_estimated"))
-        yield f"a black level of {black:.4g}{''.join(f', {one}' for one in words)}{',' * bool(words)} was subtracted"
-    count = known.get("num_bad_pixels")
-    if _number(count) and count:
-        kinds = {
-            "saturated": origin.get("saturated"),
-            "far above all their neighbors": origin.get("hot"),
-            "found to contradict their neighbors": camera.get("defects"),
-            "lit through elements beyond the picture of the mask": camera.get("unseen"),
-        }
-        listed = "".join(f", {number} {kind}" for kind, number in kinds.items() if number)
-        yield f"{count} detector pixel{'s were' if count != 1 else ' was'} left out{listed}"
-
-    # the solver
-    solver, prior, error = str(choice.get("solver", "")), str(choice.get("prior", "")), choice.get("held_out_error")
-    if solver in SOLVERS:
-        values = {words: choice.get(name) for name, words in SETTINGS.items()}
-        listed = "".join(f", {words.format(f'{value:g}')}" for words, value in values.items() if _number(value))
-        yield f"the solver was {SOLVERS[solver]}{listed}"
-    elif prior:
-        network = f" with {choice['network']}" if choice.get("network") else ""
-        used = [words.replace("{network}", network) for name, words in PRIORS.items() if name in prior]
-        count = f" with {choice['components']} components" if choice.get("components") else ""
-        how = "follow a plan that was made before"
-        if _number(error):
-            how = f"were chosen by their error at detector pixels that were held out, {error:.1%} in the end"
-        yield (
-            f"the cube is the maximum a posteriori estimate in a spectral subspace{count}, under "
-            f"{', then '.join(used)}; basis, noise, weights and priors {how}"
-        )
-    if is_reflectance:
-        board, exposure = (str(parameters.get(name, 1.0)) for name in ("white_reflectance", "exposure_ratio"))
-        try:  # as it was typed: a number, or the name of a table
-            stated = "" if float(board) == 1 else f", of reflectance {float(board):g}"
-        except ValueError:
-            stated = ", of tabulated reflectance"
-        stated += "" if float(exposure) == 1 else f", exposed for {1 / float(exposure):.3g} of the scene's time"
-        yield (
-            "the cube was divided by the cube of a white reference, reconstructed from a snapshot by the same camera"
-            f"{stated}; its values are reflectances"
-        )
-    if (quality := parameters.get("quality")) not in (None, "default"):
-        yield f"the setting of quality was {quality!r}, the seed {parameters.get('seed', 0)}"
-
-    # how far to trust it
-    if data.unexplained is not None:
-        yield f"the residual |y - Phi x| / |y| is {data.unexplained:.2%}"
-    if data.uncertainty is not None:
-        yield "error bars are one standard deviation, as the program estimates it from further solutions"
+    board: float | None = None
+    with suppress(ValueError):  # as it was typed: a number, or the name of a table
+        board = float(str(parameters.get("white_reflectance", 1.0)))
+    network = f" with {choice['network']}" if choice.get("network") else ""
+    facts = {
+        "data": data, "choice": choice, "parameters": parameters, "known": known, "origin": origin,
+        "camera": _mapping(known.get("camera")), "refined": _mapping(origin.get("refined")),
+        **dict(zip(("bands", "height", "width"), data.cube.shape, strict=True)), "nm": data.wavelengths,
+        "is_reflectance": data.unit == REFLECTANCE, "steps": steps, "board": board,
+        "exposure": float(str(parameters.get("exposure_ratio", 1.0))),
+        "mean": 0.0 if data.measurement is None else float(np.nanmean(data.measurement)),
+        "solvers": SOLVERS, "settings": SETTINGS, "number": _number, "findings": _findings,
+        "used": [words.format(network=network) for name, words in PRIORS.items() if name in str(choice.get("prior"))],
+    }  # fmt: skip
+    sentences = filter(None, map(str.strip, page_of("methods.txt", facts).splitlines()))
+    return " ".join(f"{text[:1].upper()}{text[1:]}." for text in sentences)
 
 
-def _listed(camera: Mapping[str, Any]) -> str:
+def _findings(camera: Mapping[str, Any]) -> str:
     """What was corrected of a camera."""
     return ", ".join(map(str, words)) if isinstance(words := camera.get("findings"), list) else ""
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _number(value: object) -> bool:

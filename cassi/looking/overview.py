@@ -17,7 +17,8 @@ from cassi.files.atomic import PathLike, write_text
 from cassi.files.frames import natural
 from cassi.looking.color import cube_to_srgb
 from cassi.looking.report_data import ReportData, of_a_file, read_report, thinned
-from cassi.looking.report_page import page_of, write_report
+from cassi.looking.report_page import write_report
+from cassi.looking.templates import page_of
 
 MAX_SIDE = 192  # of a small picture [pixel]
 

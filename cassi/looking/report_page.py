@@ -5,17 +5,13 @@ from the input, and the content security policy of the page allows no other scri
 """
 
 import base64
-import hashlib
 import math
 import zlib
 from collections.abc import Mapping
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, FunctionLoader, StrictUndefined
 from numpy.typing import NDArray
 
 from cassi.errors import OutputError
@@ -25,6 +21,7 @@ from cassi.looking.methods import methods_text
 from cassi.looking.metrics import band_psnr, residual_whiteness
 from cassi.looking.report_data import MAX_VALUES, ReportData, of_a_file, read_report, thinned
 from cassi.looking.spectra_points import points_of
+from cassi.looking.templates import page_of, page_part
 from cassi.solvers.loop import STATUS_WORDS
 
 MAX_SHOWN = 40  # numbers of a list
@@ -122,32 +119,6 @@ def make_page(data: ReportData) -> str:
     return page_of("page.html", content)
 
 
-# Templates
-
-
-def page_of(template: str, content: Mapping[str, object]) -> str:
-    """A template of `page/` with its content; text from the input is escaped."""
-    return _templates().get_template(template).render(content)
-
-
-@cache
-def _templates() -> Environment:
-    made = Environment(
-        loader=FunctionLoader(page_part),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.globals["policy"] = policy_of
-    return made
-
-
-def page_part(name: str) -> str:
-    """The text of a file in `page/`."""
-    return files("cassi.looking").joinpath("page", name).read_text("utf-8")
-
-
 def _finite(value: object) -> object:
     """The value without NaN and Inf, which JSON lacks: they become null."""
     if isinstance(value, Mapping):
@@ -155,15 +126,6 @@ def _finite(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def policy_of(script: str = "") -> str:
-    """A policy that allows only this script, by its hash, and no requests."""
-    allowed = f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" if script else "'none'"
-    return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
-        "connect-src 'none'; base-uri 'none'; form-action 'none'"
-    )
 
 
 # Packing of cubes
