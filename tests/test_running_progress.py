@@ -113,7 +113,7 @@ def test_the_program_counts_all_its_steps(tmp_path, capsys, monkeypatch):
     assert main([*argv, "--report"]) == 0
     captured = capsys.readouterr()
     steps = re.findall(r"^step (\d) of 6: ([\w ]+)$", captured.err, re.MULTILINE)
-    names = ["read", "find the camera", "final run", "write", "draw", "report"]
+    names = ["read", "find the camera", "final run", "write", "draw figures", "write the page"]
     assert steps == [(str(k), name) for k, name in enumerate(names, 1)]
     assert captured.out.index(f"  the cube is written: {tmp_path / 'm_cube.h5'}") < captured.out.index("drawn")
     assert main([*argv, "--overwrite", "--figures", "none", "--quiet"]) == 0

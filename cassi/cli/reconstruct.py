@@ -125,12 +125,12 @@ def draw(
 ) -> list[str]:
     """Draw the figures and write the page that are asked for; their names."""
     if figures is not None:
-        report("draw")
+        report("draw figures")
         Drawing.of(args).draw(data, figures, caption)
     if task.report is not None:
         from cassi.looking.report_page import write_report
 
-        report("report")
+        report("write the page")
         write_report(task.report, data, overwrite=True)  # its place was checked
     return [*([f"{figures}/"] if figures else []), *([str(task.report)] if task.report else [])]
 
@@ -167,7 +167,8 @@ def steps_of(
 ) -> list[str]:
     """The steps of a run on one snapshot, or a stack."""
     solving = expected_steps(settings, frames) if args.tile is None else tiled_steps(settings)
-    return ["read", *solving, "write", *(["draw"] if figures else []), *(["report"] if task.report else [])]
+    drawn = ["draw figures"] * (figures is not None) + ["write the page"] * (task.report is not None)
+    return ["read", *solving, "write", *drawn]
 
 
 def solve_and_write(

@@ -110,7 +110,7 @@ def run_scene(args: argparse.Namespace) -> int:
         camera = {"full_well": args.full_well, "read_noise": args.read_noise, "generator": side_source}
         picture = side_photograph(cube, curves, pose=Similarity(*SIDE_POSE), **camera)
         write_side_picture(args.side, picture.numpy(), overwrite=args.overwrite)
-        say(args, f"side picture of {picture.shape[0]} x {picture.shape[1]} px -> {args.side}")
+        say(args, f"photograph of {picture.shape[0]} x {picture.shape[1]} px -> {args.side}")
     noise_text = "no noise"
     if shot.gain is not None:
         noise_text = f"photon noise at {shot.gain:.6g} e per unit, read noise {shot.read_noise:g} e"

@@ -47,21 +47,21 @@ class SidePicture:
         p = self.picture
         if not isinstance(p, np.ndarray) or p.ndim not in (2, 3) or p.dtype.kind not in "fiu":
             got = f"{p.dtype} {p.shape}" if isinstance(p, np.ndarray) else type(p).__name__
-            raise InputError(f"the side picture must be real numbers (h, w) or (h, w, channels), got {got}")
+            raise InputError(f"the photograph must be real numbers (h, w) or (h, w, channels), got {got}")
         if min(p.shape[:2]) < MIN_SIDE or self.channels > MAX_CHANNELS:
             raise InputError(
-                f"the side picture must have at least {MIN_SIDE} x {MIN_SIDE} pixels and at most {MAX_CHANNELS} "
+                f"the photograph must have at least {MIN_SIDE} x {MIN_SIDE} pixels and at most {MAX_CHANNELS} "
                 f"channels, got {p.shape}"
             )
         if not np.isfinite(p).all() or p.max() <= 0:
-            raise InputError("the side picture must be finite and not black")
+            raise InputError("the photograph must be finite and not black")
         if self.response is not None and (np.ndim(self.response) != 2 or len(self.response) != self.channels):
             raise InputError(
-                f"the side response must have one curve for each of {self.channels} channels, got "
+                f"the response of the photograph must have one curve for each of {self.channels} channels, got "
                 f"{np.shape(self.response)}"
             )
         if p.min() == p.max():
-            raise InputError(f"the side picture is {p.max():g} everywhere and shows no scene; give another")
+            raise InputError(f"the photograph is {p.max():g} everywhere and shows no scene; give another")
 
     @property
     def channels(self) -> int:
@@ -83,7 +83,7 @@ def expected_response(channels: int, wavelengths: np.ndarray | None, num_bands: 
 
 
 def read_side_picture(path: PathLike) -> SidePicture:
-    """Read a side picture from PNG, JPEG or TIFF, or an array (h, w) or (h, w, K) from .npy, .npz, .mat or HDF5.
+    """Read a photograph from PNG, JPEG or TIFF, or an array (h, w) or (h, w, K) from .npy, .npz, .mat or HDF5.
 
     Integers may be linear, display values, or altered by the tone curve of a camera, which the snapshot decides; floats
     are linear. Integer pixels at the maximum of their type are saturated.

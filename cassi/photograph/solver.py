@@ -30,11 +30,13 @@ TONE_GAIN = 0.8  # a tone curve is used if it reduces the misfit to less than th
 
 
 def check_side(side: SidePicture, bands: int, num_scenes: int) -> None:
-    """Raise InputError if a side picture cannot be used with this number of bands and scenes."""
+    """Raise InputError if a photograph cannot be used with this number of bands and scenes."""
     if side.response is not None and side.response.shape[1] != bands:
-        raise InputError(f"the side response must have {bands} values per channel, got {side.response.shape[1]}")
+        raise InputError(
+            f"the response of the photograph must have {bands} values per channel, got {side.response.shape[1]}"
+        )
     if num_scenes > 1:
-        raise InputError(f"a side picture belongs to one snapshot, got {num_scenes}; reconstruct them one by one")
+        raise InputError(f"a photograph belongs to one snapshot, got {num_scenes}; reconstruct them one by one")
 
 
 def solve_beside(
@@ -52,7 +54,7 @@ def solve_beside(
         The joint outcome, or `alone` with the reason why the photograph was not used.
     """
     if alone.plan is None:
-        raise ValueError("a side picture needs the plan of the default solver")
+        raise ValueError("a photograph needs the plan of the default solver")
     problem = alone.plan.problem(y)
     split = Split.of(A, y, settings.seed)
     cube = Tv(ALONE_ITERS).run(split.A_train, split.y_train, problem).x.clamp(min=0)
@@ -63,7 +65,7 @@ def solve_beside(
     shows_scene = placement.correlation >= MIN_CORRELATION
     if not shows_scene or not _agrees(placement, cube):
         what = "values do" if shows_scene else "detail does"
-        message = f"The side picture was not used: its {what} not agree with the scene ({where})."
+        message = f"The photograph was not used: its {what} not agree with the scene ({where})."
         return replace(alone, side=replace(evidence, message=message))
     bands = A.cube_shape[0] if wavelengths is None else wavelengths
     first = fit_briefly(split, problem.variance, placement.photograph, cube, bands)
@@ -74,10 +76,10 @@ def solve_beside(
     evidence = replace(evidence, joint_error=best.error, pose=astuple(placement.pose))
     errors = f"error at held-out detector pixels {best.error:.2%} with it, {error:.2%} without"
     if not accepts(split.verdict(best.cube), split.verdict(cube)):
-        message = f"The side picture was not used: {errors} ({where})."
+        message = f"The photograph was not used: {errors} ({where})."
         return replace(alone, side=replace(evidence, message=message))
     result, stages, starts = finish_fit(best, settings.quality, watch)
-    message = f"The side picture was used: {where}; {errors}."
+    message = f"The photograph was used: {where}; {errors}."
     evidence = replace(evidence, used=True, message=message, response=placement.photograph.R.double().cpu().tolist())
     basis = best.joint.problem.basis
     plan = replace(alone.plan, basis=f"smooth-{len(basis)}", vectors=basis, stages=stages, learned=None)
@@ -88,7 +90,7 @@ def solve_beside(
 
 @dataclass(frozen=True, eq=False)
 class _Placement:
-    """A registered side picture: (K, h, w), linear, brightest value 1, and the same on the grid of the scene."""
+    """A registered photograph: (K, h, w), linear, brightest value 1, and the same on the grid of the scene."""
 
     picture: Tensor
     clipped: Tensor  # (1, h, w), 1 where saturated or without data

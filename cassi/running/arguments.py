@@ -161,7 +161,7 @@ def subtract_dark(m: Measurement, settings: Settings) -> tuple[Measurement, Sett
 
 
 def open_files(settings: Settings) -> Settings:
-    """The settings with the files that they name read: weights of the network, side picture, and plan.
+    """The settings with the files that they name read: weights of the network, photograph, and plan.
 
     Raises:
         InputError: a file that cannot be read, or a value of another kind.

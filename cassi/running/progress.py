@@ -13,7 +13,7 @@ from cassi.errors import writable_streams
 from cassi.settings import Progress, Settings
 
 CAMERA, TRIALS, FINAL, ERRORS, SIDE, TILES = (
-    "find the camera", "trials", "final run", "error bars", "side picture", "tiles",
+    "find the camera", "trials", "final run", "error bars", "photograph", "tiles",
 )  # fmt: skip
 WHITE = "white reference, "  # before the steps of its reconstruction
 DELAY = 0.1  # [s] before the bar is drawn
