@@ -12,7 +12,7 @@ import cassi.looking.figures
 from cassi.cli.main import main
 from cassi.optics.measurement import Measurement
 from cassi.running import progress
-from cassi.running.progress import StepBar, expected_steps, tiled_steps
+from cassi.running.progress import StepBar, expected_steps
 from cassi.running.tiled_file import reconstruct_tiled
 from cassi.settings import Settings
 
@@ -57,7 +57,7 @@ def test_what_is_told_of_a_stack_an_uncertainty_and_tiles(tmp_path):
     for name, settings in (("cube", {"num_iters": 2}), ("planned", {"plan": plan})):
         told = Told()
         reconstruct_tiled(m, tmp_path / f"{name}.h5", tile=24, reach=4, **settings, progress=told)
-        assert list(told.steps) == list(tiled_steps(Settings(**settings)))
+        assert list(told.steps) == expected_steps(Settings(**settings), tiled=True)
         assert told.steps["tiles"] == [0.25, 0.5, 0.75, 1.0]
     told = Told()
     cassi.reconstruct(Y, CAMERA, plan=plan, progress=told)

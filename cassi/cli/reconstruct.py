@@ -23,7 +23,7 @@ from cassi.running.fingerprint import Stamps, changed_since, fingerprints, named
 from cassi.running.many import SolveWith, read_record
 from cassi.running.pipeline import Listener, reconstruct_measurement
 from cassi.running.plan_file import save_plan
-from cassi.running.progress import StepBar, expected_steps, tiled_steps
+from cassi.running.progress import StepBar, expected_steps
 from cassi.running.result import Reconstruction, write_result
 from cassi.running.tiled_file import tile_measurement
 from cassi.settings import Settings
@@ -166,7 +166,7 @@ def steps_of(
     args: argparse.Namespace, task: Task, settings: Settings, figures: Path | None, frames: int = 1
 ) -> list[str]:
     """The steps of a run on one snapshot, or a stack."""
-    solving = expected_steps(settings, frames) if args.tile is None else tiled_steps(settings)
+    solving = expected_steps(settings, frames, tiled=args.tile is not None)
     drawn = ["draw figures"] * (figures is not None) + ["write the page"] * (task.report is not None)
     return ["read", *solving, "write", *drawn]
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -195,15 +195,15 @@ def reconstruct_many(
         if todo:
             count = batch or (1 if executor else _at_once(read, solve, [job.frame for job in todo]))
             work = partial(_solve_and_write, read=read, attributes=dict(attributes or {}), after=after)
-            computing = (
-                _computing(work, solve, todo, count)
-                if executor is None
-                else _computing_on(executor, partial(work, solve=solve), todo)
-            )
+            workers = _threads(solve, count) if executor is None else nullcontext((executor, {"solve": solve}))
             what = f"{len(todo)} snapshot{'s' * (len(todo) != 1)}"
-            with computing as jobs, StepBar([what], shown=progress) as bar:
-                for number, future in enumerate(as_completed(jobs), start=1):
-                    name, error = jobs[future].frame.name, future.exception()
+            with workers as (pool, own), StepBar([what], shown=progress) as bar, ExitStack() as given_up:
+                names: dict[Future[dict[str, Any]], str] = {}
+                for job in todo:
+                    names[future := pool.submit(work, job, **own)] = job.frame.name
+                    given_up.callback(future.cancel)
+                for number, future in enumerate(as_completed(names), start=1):
+                    name, error = names[future], future.exception()
                     if isinstance(error, OutputError) and error.kind != "name":
                         raise error
                     if error is None:
@@ -340,12 +340,9 @@ def _in_turns(solve: object) -> bool:
 
 
 @contextmanager
-def _computing(
-    work: Callable[..., dict[str, Any]], solve: Callable[..., Reconstruction], todo: Sequence[Job], count: int
-) -> Iterator[dict[Future[dict[str, Any]], Job]]:
-    """What `count` threads work at, each on one thread of torch where they are several; on leaving it is given up.
-
-    Where frames are solved together, twice as many: half of them read and write.
+def _threads(solve: Callable[..., Reconstruction], count: int) -> Iterator[tuple[Executor, dict[str, Any]]]:
+    """`count` threads, each on one thread of torch where they are several, and what the work there is given; on leaving
+    it is given up. Where frames are solved together, twice as many: half of them read and write.
     """
     before, ended = torch.get_num_threads(), threading.Event()
     if count > 1 and _in_turns(solve):
@@ -353,24 +350,11 @@ def _computing(
     each = 1 if count > 1 else before
     executor = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(each,))
     try:
-        yield {executor.submit(work, job, solve=solve, is_over=ended.is_set): job for job in todo}
+        yield executor, {"solve": solve, "is_over": ended.is_set}
     finally:
         ended.set()
         executor.shutdown(cancel_futures=True)
         torch.set_num_threads(before)
-
-
-@contextmanager
-def _computing_on(
-    executor: Executor, work: Callable[..., dict[str, Any]], todo: Sequence[Job]
-) -> Iterator[dict[Future[dict[str, Any]], Job]]:
-    """What an executor works at; on leaving, what it has not begun is cancelled."""
-    jobs = {executor.submit(work, job): job for job in todo}
-    try:
-        yield jobs
-    finally:
-        for future in jobs:
-            future.cancel()
 
 
 def _solve_and_write(

@@ -21,26 +21,23 @@ EVERY = 10.0  # [s] between two lines of a log
 BAR = "{desc} |{bar}| {percentage:2.0f}%, {elapsed} so far, about {remaining} left"
 
 
-def expected_steps(settings: Settings, frames: int = 1, *, search: bool | None = None) -> list[str]:
+def expected_steps(
+    settings: Settings, frames: int = 1, *, search: bool | None = None, tiled: bool = False
+) -> list[str]:
     """The steps of a reconstruction by name, in order.
 
     Args:
         settings: of the run.
         frames: snapshots, one after the other.
         search: whether the camera is searched for; None: as the settings say.
+        tiled: whether the frame is reconstructed in tiles.
     """
-    wanted = {TRIALS: chooses(settings), FINAL: True, ERRORS: settings.uncertainty, SIDE: settings.side}
-    each = [name for name, is_wanted in wanted.items() if is_wanted]
+    solving = {TRIALS: chooses(settings), TILES if tiled else FINAL: True}
+    after = {} if tiled else {ERRORS: settings.uncertainty, SIDE: settings.side}
+    each = [name for name, is_wanted in (solving | after).items() if is_wanted]
     steps = [CAMERA] if (settings.searches if search is None else search) else []
-    steps += [WHITE + name for name in each if name in (TRIALS, FINAL) and settings.white is not None]
+    steps += [WHITE + name for name in each if name in solving and settings.white is not None]
     return steps + [f"{run_label(k, frames)}{name}" for k in range(frames) for name in each]
-
-
-def tiled_steps(settings: Settings) -> list[str]:
-    """The same of a frame that is reconstructed in tiles."""
-    each = [*([TRIALS] if chooses(settings) else []), TILES]
-    white = [WHITE + name for name in each] if settings.white is not None else []
-    return [*([CAMERA] if settings.searches else []), *white, *each]
 
 
 def chooses(settings: Settings) -> bool:

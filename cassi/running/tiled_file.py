@@ -30,7 +30,7 @@ from cassi.optics.detector import brightness
 from cassi.optics.measurement import Measurement
 from cassi.running.arguments import load
 from cassi.running.pipeline import Listener, reconstruct_measurement, scale_plan, with_scene_facts
-from cassi.running.progress import FINAL, TILES, reporting, tiled_steps
+from cassi.running.progress import FINAL, TILES, expected_steps, reporting
 from cassi.running.reconstruct import list_settings, warn_caller
 from cassi.running.result import Reconstruction, write_result
 from cassi.running.scene import Scene
@@ -74,7 +74,7 @@ def reconstruct_tiled(
     """
     wanted, output = Settings(**settings), check_store(output, overwrite)
     m = load(measurement, None, wanted)
-    with reporting(progress, tiled_steps(wanted)) as report:
+    with reporting(progress, expected_steps(wanted, tiled=True)) as report:
         listener = Listener(report, warn=warn_caller)
         result = tile_measurement(m, wanted, listener, folder=output.parent, tile=tile, reach=reach)
         write_result(output, result, attributes=attributes, overwrite=overwrite)
