@@ -177,30 +177,19 @@ def shifts_and_mask(
     mask: np.ndarray, image: tuple[int, ...], stored: np.ndarray | None, step: float | None, num_bands: int | None,
     name: str, notes: list[str],
 ) -> tuple[Shifts, np.ndarray]:  # fmt: skip
-    """The shifts on a detector of this size, and the mask, un-sheared if it was stored as displaced there."""
-    if mask.ndim == 3 and mask.shape[-1] == image[-1] and len(mask) > 1:
-        sheared = unshear_mask(mask, stored, step, name, notes)
-        if sheared is not None:
-            return sheared
-    return infer_shifts(image, mask.shape, stored, step, num_bands, notes), mask
+    """The shifts on a detector of the size `image`, and the mask, un-sheared if it is stored as displaced there.
 
-
-def unshear_mask(
-    mask: np.ndarray, stored: np.ndarray | None, step: float | None, name: str, notes: list[str]
-) -> tuple[Shifts, np.ndarray] | None:
-    """Turn masks stored as displaced on the detector (C, H, W') into shifts and one mask (C, H, W) per band.
-
-    m_c[i, j] = M_c[i, j + d_c - min d].  The shifts come from the file, the user, or the dark columns of the mask.
-    None if the bands are not displaced (one mask per video frame).
+    Masks as displaced on the detector (C, H, W') become one mask (C, H, W) per band, or one for all (H, W):
+    m_c[i, j] = M_c[i, j + d_c - min d]. The shifts come from the file (`stored`), the user, or the dark columns of the
+    mask; bands that are not displaced stay as they are (one mask per video frame).
 
     Raises:
         InputError: shifts that would cut off light, or a mask named "shift" without dark columns beside its bands.
     """
-    seen = displacements(mask)
-    shifts = stored if stored is not None or step is None else np.arange(mask.shape[0]) * float(step)
-    if shifts is None:
-        if seen is None and "shift" not in name.lower():
-            return None
+    sheared = mask.ndim == 3 and mask.shape[-1] == image[-1] and len(mask) > 1
+    seen = displacements(mask) if sheared else None
+    shifts = stored if stored is not None or step is None else np.arange(len(mask)) * float(step)
+    if sheared and shifts is None and (seen is not None or "shift" in name.lower()):
         if seen is None:
             raise InputError(
                 f"the mask '{name}' is as wide as the measurement and not dark beside its bands, so that their "
@@ -208,20 +197,19 @@ def unshear_mask(
                 cures=("step",),
             )
         shifts = seen.astype(float)
-        step = float(shifts[1] - shifts[0])
         steps = ", ".join(f"{step:g}" for step in dict.fromkeys(np.diff(seen).tolist()))
         notes.append(f"'{name}' is displaced by {steps} px from band to band")
-    if stored is not None and stored.size != mask.shape[0]:
-        raise InputError(f"the mask '{name}' has {mask.shape[0]} bands, 'shifts' holds {stored.size}")
+    if sheared and stored is not None and stored.size != len(mask):
+        raise InputError(f"the mask '{name}' has {len(mask)} bands, 'shifts' holds {stored.size}")
+    if not sheared or shifts is None or np.ptp(shifts) == 0:
+        return infer_shifts(image, mask.shape, stored, step, num_bands, notes), mask
     offsets = shifts - shifts.min()
-    if not offsets.any():
-        return None
     if not all(_whole(float(offset)) for offset in offsets):
         raise InputError(f"the mask '{name}' is displaced by parts of a pixel; store the masks undisplaced (C, H, W)")
-    width = mask.shape[-1] - round(float(offsets.max()))
+    starts = [round(float(offset)) for offset in offsets]
+    width = mask.shape[-1] - max(starts)
     if width < 1:
         raise InputError(f"the mask '{name}' of {mask.shape[-1]} columns cannot be displaced by {offsets.max():g}")
-    starts = [round(float(offset)) for offset in offsets]
     outside = any(mask[c, :, :s].any() or mask[c, :, s + width :].any() for c, s in enumerate(starts))
     if outside and seen is not None and not np.array_equal(seen - seen.min(), starts):
         raise InputError(
