@@ -129,7 +129,9 @@ class Container:
             return entry, None
         if key is not None:
             raise InputError(f"{self.path}: no array '{key}'; found {self.listing()}")
-        images = [e for e in self.entries if e.dtype is not None and (e.axes or _is_image(e.shape))]
+        arrays = [entry for entry in self.entries if entry.dtype is not None]
+        # MATLAB stores vectors and numbers as matrices of one row or column.
+        images = [a for a in arrays if a.axes or len(a.shape) in (3, 4) or (len(a.shape) == 2 and min(a.shape) > 1)]
         if len(images) == 1 and role_of(images[0]) is None:
             what = f"'{images[0].name}', the only image in the file, is used as the {role}"
             return images[0], f"{self.path.name}: {what}"
@@ -208,11 +210,6 @@ def role_of(entry: Entry) -> str | None:
     """The role that the name of an entry implies ("measurement", "mask", "truth" ...), or None."""
     leaf = entry.name.rsplit("/", 1)[-1].lower()
     return next((role for role, names in NAMES.items() if leaf in names), None)
-
-
-def _is_image(shape: tuple[int, ...]) -> bool:
-    """Whether this is the shape of an image; MATLAB stores vectors and numbers as matrices of one row or column."""
-    return 3 <= len(shape) <= 4 or (len(shape) == 2 and min(shape) > 1)
 
 
 def covers(picked: Selection, shape: tuple[int, ...]) -> bool:

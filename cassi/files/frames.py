@@ -18,7 +18,7 @@ from cassi.files.formats.table import SUFFIXES
 from cassi.files.layout import ends
 from cassi.files.opening import open_container
 from cassi.files.options import Levels, ReadOptions
-from cassi.files.reading import OpenedMeasurement, open_measurement
+from cassi.files.reading import open_measurement
 from cassi.files.scaling import digits, full_scale, mask_to_float32, smallest_depth
 from cassi.optics.measurement import Measurement, join_shots
 
@@ -99,19 +99,15 @@ def shared_levels(files: Sequence[PathLike], options: ReadOptions) -> Levels:
     if highest is None:
         return levels
     full, black = full_scale(smallest_depth(highest), highest, occurring), levels.black_level or 0.0
-    beside = [level for opened in floats[:MAX_FLOATS] if (level := _level(opened)) > black]
-    light = np.mean(means) - black
+    beside, light = list[float](), np.mean(means) - black
+    for opened in floats[:MAX_FLOATS]:
+        with suppress(InputError):
+            level = float(np.nanmean(opened.counts(opened.frames[0])))
+            beside += [level] if level > black else []
     if not beside or light <= 0:
         return replace(levels, full_scale=full)
     steps = [abs(math.log((np.mean(beside) - black) * unit / light)) for unit in (1.0, full - black)]
     return replace(levels, full_scale=full, counts_per_unit=1.0 if steps[0] <= steps[1] else None)
-
-
-def _level(opened: OpenedMeasurement) -> float:
-    """The mean of its first frame; 0 if that cannot be read."""
-    with suppress(InputError):
-        return float(np.nanmean(opened.counts(opened.frames[0])))
-    return 0.0
 
 
 def read_scene(
