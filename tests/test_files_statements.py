@@ -18,7 +18,6 @@ from PIL import Image
 from cassi.files import read_cube, read_measurement
 from cassi.files.spectrum_files import read_spectrum
 from cassi.files.statements import letters
-from cassi.optics.wavelengths import to_nanometers
 
 ROOT = Path(__file__).resolve().parents[1]
 RNG = np.random.default_rng(0)
@@ -234,7 +233,8 @@ TABLE = {
             full_scale_is(tiff(p.with_suffix(".ome.tif"), COUNTS, metadata={"SignificantBits": 12}), 4095, mask=MASK)]),
         "PNG": ("sBIT", lambda p: [
             full_scale_is(png(p, COUNTS, 12), 4095, mask=MASK),
-            full_scale_is(png(p, 16 * COUNTS, 12), 4095, mask=MASK)]),
+            full_scale_is(png(p, 16 * COUNTS, 12), 4095, mask=MASK),
+            *(refused(read_measurement, png(p, COUNTS, bits), mask=MASK) for bits in (0, 17))]),
     },
     "shifts, step, bands": in_each(
         lambda p: [in_any_place(lambda p, step: save(p, **SAVED, of={"step": step}))(p),
@@ -298,8 +298,7 @@ def test_every_group_of_a_file_is_heard(tmp_path):
 @pytest.mark.parametrize("stated", [{"step": -2}, {"shifts": np.array([0, -2, -4, -6])}])
 def test_the_file_of_the_mask_states_what_the_snapshot_does_not(tmp_path, stated):
     np.save(tmp_path / "y.npy", Y)
-    arrays = {name: value for name, value in stated.items() if name == "shifts"}
-    mask = save(tmp_path / "m.h5", mask=MASK, **arrays, of={k: v for k, v in stated.items() if k == "step"})
+    mask = save(tmp_path / "m.h5", mask=MASK, **stated)
     assert read_measurement(tmp_path / "y.npy", mask=mask).shifts == (0, -2, -4, -6)
 
 
@@ -320,11 +319,6 @@ def test_statements_that_cannot_be_are_refused(tmp_path, stated):
     refused(read_measurement, save(tmp_path / "a.npz", y=COUNTS, mask=MASK, **stated))
 
 
-@pytest.mark.parametrize("bits", [0, 17])
-def test_more_significant_bits_than_there_are(tmp_path, bits):
-    refused(read_measurement, png(tmp_path / "a.png", COUNTS, bits), mask=MASK)
-
-
 def test_light_above_the_stated_bits_is_saturated(tmp_path):
     """As `simulate` writes it: floats, the counts per unit and the bit depth."""
     y = Y.copy()
@@ -338,15 +332,13 @@ def test_a_scale_of_one_leaves_counts(tmp_path):
     np.testing.assert_allclose(read_measurement(path).y, COUNTS / 1023, rtol=1e-6)
 
 
-@pytest.mark.parametrize("stated", [{"scale_factor": 0.0}, {"scale_factor": [1.0, 2.0]}, {"add_offset": np.nan}])
-def test_scales_that_cannot_be_are_refused(tmp_path, stated):
-    refused(read_cube, save(tmp_path / "a.h5", cube=PACKED, on={"cube": stated}))
-
-
-def test_missing_values_of_a_cube_are_no_light(tmp_path):
-    cube = CUBE.copy()
-    cube[1, 2, 3] = OUT
-    refused(read_cube, save(tmp_path / "a.h5", cube=cube, on={"cube": {"_FillValue": OUT}}))
+@pytest.mark.parametrize(
+    "stated",
+    [{"scale_factor": 0.0}, {"scale_factor": [1.0, 2.0]}, {"add_offset": np.nan}, {"missing_value": PACKED[1, 2, 3]}],
+)
+def test_scales_that_cannot_be_and_missing_values_are_no_light(tmp_path, stated):
+    for name in ("a.h5", "a.npz", "a.mat"):
+        refused(read_cube, save(tmp_path / name, cube=PACKED, on={"cube": stated}))
 
 
 def test_the_reflectance_of_an_airborne_campaign(tmp_path):
@@ -369,13 +361,6 @@ def test_wavelengths_of_gdal(tmp_path):
     units = ["Nanometers"] * C
     wavelengths_are_read(gdal(tmp_path / "a.tif", wavelength=NM.tolist(), wavelength_units=units))
     wavelengths_are_read(gdal(tmp_path / "b.tif", CENTRAL_WAVELENGTH_UM=(NM / 1e3).tolist()))
-
-
-@pytest.mark.parametrize("unit", UNITS)
-def test_units_of_wavelengths(unit):
-    found = to_nanometers(UNITS[unit], unit, "wavelengths")
-    assert found is not None
-    np.testing.assert_allclose(found, NM, rtol=1e-6)
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-8", "utf-8-sig", "utf-16"])

@@ -228,11 +228,11 @@ def _for_bands(entry: Entry, name: str, usual: float, picked: Selection) -> Any:
     """A number, or one for each band along their axis."""
     found = numbers(name, entry.attributes.get(name, usual)).astype(float)
     if not np.isfinite(found).all() or (name != "add_offset" and not found.all()):
-        raise InputError(f"the attribute '{name}' of '{entry.name}' must be finite and not 0")
+        raise InputError(f"{entry.where}: '{name}' must be finite and not 0")
     if (found == found[0]).all():
         return float(found[0])
     axis = (entry.axes or "").find("C")
     if axis < 0 or found.size != entry.shape[axis]:
-        what = f"the attribute '{name}' of '{entry.name}' {entry.shape} holds {found.size} numbers"
-        raise InputError(f"{what}, expected one, or one for each band")
+        what = f"'{name}' holds {found.size} numbers, expected one, or one for each band"
+        raise InputError(f"{entry.where} {entry.shape}: {what}")
     return found[picked[axis]].reshape([-1 if k == axis else 1 for k in range(len(entry.shape))])
