@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from cassi.errors import InputError
+from cassi.types import PathLike
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
     Array = Tensor | np.ndarray
 
-PathLike = str | os.PathLike[str]
 Solver = Literal["auto", "subspace", "least-squares", "gap-tv", "admm-tv", "fista-tv"]
 Quality = Literal["fast", "default", "best"]
 Prior = Literal["auto", "tv", "nonlocal", "learned"]
@@ -44,8 +44,6 @@ QUALITIES: tuple[str, ...] = get_args(Quality)
 PRIORS: tuple[str, ...] = get_args(Prior)
 CAMERAS = ("find", "as-given", "align", "dd", "cacti", "mosaic")
 IN_PLACE = ("cacti", "mosaic")  # those with a mask for each band that displace none
-Progress = Callable[[str, float], None]
-"""Called with the name of a step and the share of it that is done: 0 when it begins."""
 
 # Situations that some settings need or exclude, though they are no settings.
 MANY, SHOTS = "several snapshots", "several shots"

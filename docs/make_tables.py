@@ -99,7 +99,8 @@ if TYPE_CHECKING:
     from cassi.optics.measurement import Measurement
     from cassi.photograph.picture import SidePicture
     from cassi.priors.learned import LearnedPrior
-    from cassi.settings import Array, PathLike, Prior, Quality, Solver, Turn
+    from cassi.settings import Array, Prior, Quality, Solver, Turn
+    from cassi.types import PathLike
 
 
 class Keywords(TypedDict, total=False):

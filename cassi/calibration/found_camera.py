@@ -27,7 +27,7 @@ from cassi.optics.outliers import MAX_SHARE
 from cassi.optics.protocol import Camera
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.learned import DEFAULT, MIN_BANDS, LearnedPrior, as_prior
-from cassi.settings import PathLike
+from cassi.types import PathLike
 
 CPU = torch.device("cpu")
 FRAMES = 4  # of a stack that are looked at

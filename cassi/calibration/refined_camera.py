@@ -16,7 +16,7 @@ from cassi.errors import InputError
 from cassi.kernels.caller import undisturbed
 from cassi.optics.measurement import Measurement, check_camera, no_scene_reason
 from cassi.priors.learned import DEFAULT, LearnedPrior
-from cassi.settings import PathLike, Progress
+from cassi.types import PathLike, Progress
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,11 +24,11 @@ from cassi.optics.protocol import Camera
 from cassi.priors.learned import LearnedPrior, Size
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
 from cassi.priors.spectral_basis import analyse, coefficient_weights, smooth_basis, synthesise
-from cassi.settings import Progress
 from cassi.solvers.gap import Denoiser
 from cassi.solvers.loop import Monitor, Record, Result
 from cassi.solvers.subspace_tv import MAX_MOMENTUM, SubspaceState, subspace_tv
 from cassi.solvers.unrolled import unrolled
+from cassi.types import Progress
 
 TOL = 2e-5  # relative change per iteration at which a cube counts as converged
 TV_ITERS = 200  # of total variation, before other priors

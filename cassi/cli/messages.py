@@ -17,8 +17,9 @@ from cassi.optics.measurement import Measurement, no_scene_reason
 from cassi.running.arguments import open_files
 from cassi.running.pipeline import Listener, check
 from cassi.running.result import Reconstruction
-from cassi.settings import Progress, Settings
+from cassi.settings import Settings
 from cassi.solvers.loop import STATUS_WORDS
+from cassi.types import Progress
 
 
 def listener_of(args: argparse.Namespace, progress: Progress) -> Listener:

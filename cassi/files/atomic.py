@@ -22,8 +22,8 @@ from typing import Any
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 from cassi.errors import InputError, OutputError, one_line
+from cassi.types import PathLike
 
-PathLike = str | os.PathLike[str]
 DISK_FULL = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
 LOCK = ".lock"  # in a temporary folder that is in use
 MAX_LABEL = 48  # bytes of a name that its temporary folder bears too: every drive holds names so long

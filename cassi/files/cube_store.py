@@ -8,12 +8,13 @@ import h5py
 import numpy as np
 
 from cassi.errors import InputError, OutputError, parse_json
-from cassi.files.atomic import PathLike, check_kept, hdf5_target, replacing, signals_held
+from cassi.files.atomic import check_kept, hdf5_target, replacing, signals_held
 from cassi.files.container import damage_as_input_error
 from cassi.files.formats.hdf5 import label_axes, open_file
 from cassi.files.writing import Attributes, check_output, plain_attributes
 from cassi.optics.measurement import any_bad
 from cassi.optics.wavelengths import pair_bands, span
+from cassi.types import PathLike
 
 SIDE = 64  # of a chunk [pixel]
 IMAGES = "measurement", "residual"

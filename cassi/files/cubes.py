@@ -11,13 +11,13 @@ from scipy.interpolate import CubicSpline
 from torch import Tensor
 
 from cassi.errors import InputError, import_extra
-from cassi.files.atomic import PathLike
 from cassi.files.container import LETTERS
 from cassi.files.layout import bands_first, stack_order
 from cassi.files.opening import open_container
 from cassi.files.scaling import mask_to_float32, scale_cube
 from cassi.files.wavelength_files import parse_wavelengths, read_wavelengths
 from cassi.files.writing import plain_attributes, write_cube
+from cassi.types import PathLike
 
 
 def read_cube(path: PathLike, *, key: str | None = None) -> tuple[np.ndarray, np.ndarray | None]:

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from cassi.errors import InputError
-from cassi.files.atomic import PathLike
 from cassi.files.opening import open_container
 from cassi.files.options import ReadOptions
 from cassi.files.tables import rows_of_numbers
 from cassi.files.wavelength_files import TABLES
 from cassi.optics.mosaic import Mosaic
+from cassi.types import PathLike
 
 BAYER = ("rggb", "bggr", "grbg", "gbrg")
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from cassi.errors import InputError
-from cassi.files.atomic import PathLike
 from cassi.files.container import number_in
 from cassi.files.formats.table import SUFFIXES
 from cassi.files.layout import ends
@@ -21,6 +20,7 @@ from cassi.files.options import Levels, ReadOptions
 from cassi.files.reading import open_measurement
 from cassi.files.scaling import digits, full_scale, mask_to_float32, smallest_depth
 from cassi.optics.measurement import Measurement, join_shots
+from cassi.types import PathLike
 
 MAX_FLOATS = 8  # files of floats whose level is looked at
 

@@ -6,10 +6,11 @@ from pathlib import Path
 import h5py
 
 from cassi.errors import InputError, one_line
-from cassi.files.atomic import PathLike, check_readable
+from cassi.files.atomic import check_readable
 from cassi.files.container import Container, damage_as_input_error, role_of
 from cassi.files.formats.hdf5 import open_hdf5
 from cassi.files.formats.table import FORMATS
+from cassi.types import PathLike
 
 # What whole files of other kinds are, by their first bytes, and what to do with them: they are not damaged.
 FOREIGN = (

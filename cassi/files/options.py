@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from cassi.errors import InputError
-from cassi.files.atomic import PathLike
 from cassi.optics.geometry import check_step
+from cassi.types import PathLike
 
 MAX_BANDS = 10_000
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cassi.errors import InputError, Note, one_line, parse_json
-from cassi.files.atomic import PathLike, file_sha256
+from cassi.files.atomic import file_sha256
 from cassi.files.container import NAMES, Container, Entry, find_each, number_in
 from cassi.files.filters import read_masks
 from cassi.files.layout import (
@@ -30,6 +30,7 @@ from cassi.files.wavelength_files import differing, parse_wavelengths, read_wave
 from cassi.optics.measurement import Measurement, any_bad
 from cassi.optics.outliers import remove_outliers
 from cassi.optics.wavelengths import PRESETS, check_wavelengths, same_bands, span
+from cassi.types import PathLike
 
 MAX_RATIO = 2.0  # of the light of a truth to that of its snapshot, from which on it is in another unit
 ALIKE = 1.1  # ... from which on it may be

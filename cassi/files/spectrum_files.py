@@ -6,8 +6,8 @@ import numpy as np
 from scipy.integrate import simpson
 
 from cassi.errors import InputError
-from cassi.files.atomic import PathLike
 from cassi.files.tables import read_table
+from cassi.types import PathLike
 
 
 class Spectrum(NamedTuple):

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from cassi.errors import InputError, one_line
-from cassi.files.atomic import PathLike, check_readable
+from cassi.files.atomic import check_readable
 from cassi.optics.wavelengths import to_nanometers
+from cassi.types import PathLike
 
 MAX_BYTES = 16 << 20
 MAX_MICROMETERS = 100.0  # where no unit is stated: no list of nanometers ends below it

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from cassi.errors import InputError, OutputError, import_extra
-from cassi.files.atomic import PathLike, check_place, replacing, signals_held
+from cassi.files.atomic import check_place, replacing, signals_held
 from cassi.files.container import CubeContent
 from cassi.files.formats.envi import DATA
 from cassi.files.formats.hdf5 import write_hdf5_arrays
 from cassi.files.formats.table import NEEDED, WRITERS
 from cassi.optics.measurement import Measurement
+from cassi.types import PathLike
 
 Attributes = Mapping[str, object]
 FORMAT = {"format_version": 1}  # of the layout in docs/file-format.md; it grows when a reader has to change

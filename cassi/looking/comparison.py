@@ -8,13 +8,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from cassi.errors import InputError
-from cassi.files.atomic import PathLike
 from cassi.files.cubes import check_turned_alike, read_cube
 from cassi.files.opening import open_container
 from cassi.looking.drawing import band_name
 from cassi.looking.figures import difference
 from cassi.looking.metrics import band_psnr, score
 from cassi.optics.wavelengths import pair_bands, span
+from cassi.types import PathLike
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from PIL import Image
 from torch import Tensor
 
 from cassi.errors import InputError
-from cassi.files.atomic import PathLike, replacing
+from cassi.files.atomic import replacing
 from cassi.looking.color import Array, as_cube, color_note, cube_to_srgb, shown_range, value_label, white_level
 from cassi.looking.drawing import draw_points, draw_scale_bar, draw_spectra, draw_strip, strip_of
 from cassi.looking.metrics import band_psnr, residual_whiteness, spectral_angles
@@ -46,6 +46,7 @@ from cassi.looking.style import (
     styled,
 )
 from cassi.solvers.loop import Record
+from cassi.types import PathLike
 
 PAGE = 13.0  # width of the large figures [inch]
 FORMATS = ("png", "pdf", "svg")

@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from PIL import Image
 
-from cassi.files.atomic import PathLike, check_place, replacing
+from cassi.files.atomic import check_place, replacing
 from cassi.looking.color import cube_to_srgb, white_level
+from cassi.types import PathLike
 
 MAX_SIDE = 256  # of the film [pixel]
 RATE = 8  # frames per second

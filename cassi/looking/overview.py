@@ -13,12 +13,13 @@ import numpy as np
 from PIL import Image
 
 from cassi.errors import InputError, parse_json
-from cassi.files.atomic import PathLike, write_text
+from cassi.files.atomic import write_text
 from cassi.files.frames import natural
 from cassi.looking.color import cube_to_srgb
 from cassi.looking.report_data import ReportData, of_a_file, read_report, thinned
 from cassi.looking.report_page import write_report
 from cassi.looking.templates import page_of
+from cassi.types import PathLike
 
 MAX_SIDE = 192  # of a small picture [pixel]
 

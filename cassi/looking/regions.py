@@ -13,11 +13,12 @@ import numpy as np
 from matplotlib.path import Path as Outline
 
 from cassi.errors import InputError, one_line, parse_json
-from cassi.files.atomic import PathLike, check_readable, write_text
+from cassi.files.atomic import check_readable, write_text
 from cassi.looking.color import value_label
 from cassi.looking.drawing import band_name
 from cassi.looking.report_data import CubeLike, ReportData, of_a_file
 from cassi.optics.measurement import same_values
+from cassi.types import PathLike
 
 MAX_CORNERS = 10_000
 

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cassi.errors import InputError, parse_json
-from cassi.files.atomic import PathLike
 from cassi.files.container import Container, Entry, damage_as_input_error
 from cassi.files.opening import open_container
 from cassi.files.wavelength_files import read_wavelengths
 from cassi.looking.metrics import score
 from cassi.optics.measurement import REFLECTANCE
 from cassi.solvers.loop import Record
+from cassi.types import PathLike
 
 MAX_VALUES = 40_000_000  # of all cubes in a page, about 100 MB in a browser; of larger cubes every k-th pixel is shown
 MAX_SCORED = 100_000_000  # values of a cube up to which it is scored against its truth

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cassi.errors import OutputError
-from cassi.files.atomic import PathLike, check_place, replacing
+from cassi.files.atomic import check_place, replacing
 from cassi.looking.color import color_note, cube_to_srgb, shown_range, value_label
 from cassi.looking.methods import methods_text
 from cassi.looking.metrics import band_psnr, residual_whiteness
@@ -23,6 +23,7 @@ from cassi.looking.report_data import MAX_VALUES, ReportData, of_a_file, read_re
 from cassi.looking.spectra_points import points_of
 from cassi.looking.templates import page_of, page_part
 from cassi.solvers.loop import STATUS_WORDS
+from cassi.types import PathLike
 
 MAX_SHOWN = 40  # numbers of a list
 CUBE_BITS = 12  # steps of 1/4094 of the range of a band, finer than a line on a screen

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from cassi.errors import InputError
-from cassi.files.atomic import PathLike, check_readable, replacing
+from cassi.files.atomic import check_readable, replacing
 from cassi.files.container import check_size, damage_as_input_error
 from cassi.files.opening import open_container
 from cassi.optics.srgb import encode_srgb
+from cassi.types import PathLike
 
 # Peak and standard deviation of each channel [nm], typical for color filters on silicon.
 RGB = ((600.0, 32.0), (535.0, 38.0), (460.0, 30.0))

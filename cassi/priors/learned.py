@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from cassi.errors import InputError, one_line
-from cassi.settings import PathLike
+from cassi.types import PathLike
 
 # Shipped weights by what they may be used for (MODEL_CARD.md), and the SHA-256 of KIND.safetensors.
 KINDS = {

@@ -26,7 +26,8 @@ from cassi.optics.wavelengths import check_wavelengths
 from cassi.photograph.picture import SidePicture, read_side_picture
 from cassi.priors.learned import LearnedPrior, as_prior
 from cassi.running.plan_file import load_plan
-from cassi.settings import IN_PLACE, PathLike, Settings
+from cassi.settings import IN_PLACE, Settings
+from cassi.types import PathLike
 
 Array = Tensor | np.ndarray
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from cassi.errors import InputError, parse_json
-from cassi.files.atomic import PathLike, write_text
+from cassi.files.atomic import write_text
 from cassi.files.cubes import read_cube
 from cassi.files.formats.table import SUFFIXES
 from cassi.files.frames import natural
@@ -25,6 +25,7 @@ from cassi.optics.measurement import Measurement
 from cassi.running.reconstruct import reconstruct
 from cassi.simulation.camera import random_mask, simulate
 from cassi.simulation.scene import procedural_scene
+from cassi.types import PathLike
 from cassi.version import PROGRAM
 
 NM = (450.0, 650.0)  # of the bands of a painted scene

@@ -47,8 +47,9 @@ from cassi.running.reconstruct import reconstruct
 from cassi.running.result import Reconstruction, write_result
 from cassi.running.turns import Turns
 from cassi.running.white import Light
-from cassi.settings import PathLike, Settings
+from cassi.settings import Settings
 from cassi.solvers.loop import Monitor, Record
+from cassi.types import PathLike
 
 if TYPE_CHECKING:
     from cassi.optics.measurement import Measurement

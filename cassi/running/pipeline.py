@@ -71,8 +71,9 @@ from cassi.running.result import Reconstruction, as_wanted
 from cassi.running.scene import Scene, prepare
 from cassi.running.tiling import residual_by_strips
 from cassi.running.white import Light, check_white, light_of, read_board, reflectance
-from cassi.settings import PathLike, Progress, Settings
+from cassi.settings import Settings
 from cassi.solvers.loop import Monitor, relative_norm
+from cassi.types import PathLike, Progress
 
 MAX_BATCH = 2**4  # frames that a GPU solves at a time, at most
 CUBES_AT_ONCE = 24  # working memory of a reconstruction, in cubes, generously

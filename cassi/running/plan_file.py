@@ -8,7 +8,7 @@ from cassi.choice.plan import Plan
 from cassi.errors import InputError, one_line, parse_json
 from cassi.files.atomic import check_place, check_readable, write_text
 from cassi.priors.learned import LearnedPrior
-from cassi.settings import PathLike
+from cassi.types import PathLike
 
 
 def save_plan(path: PathLike, plan: Plan, *, overwrite: bool = False) -> None:

@@ -10,7 +10,8 @@ from typing import Self
 from tqdm.auto import tqdm
 
 from cassi.errors import writable_streams
-from cassi.settings import Progress, Settings
+from cassi.settings import Settings
+from cassi.types import Progress
 
 CAMERA, TRIALS, FINAL, ERRORS, SIDE, TILES = (
     "find the camera", "trials", "final run", "error bars", "photograph", "tiles",

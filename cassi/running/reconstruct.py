@@ -19,8 +19,9 @@ from cassi.running.pipeline import Listener, reconstruct_measurement
 from cassi.running.progress import expected_steps, reporting
 from cassi.running.result import Reconstruction
 from cassi.running.scene import prepare_camera
-from cassi.settings import PathLike, Progress, Settings
+from cassi.settings import Settings
 from cassi.solvers.loop import Monitor
+from cassi.types import PathLike, Progress
 
 
 @undisturbed

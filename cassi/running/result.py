@@ -14,12 +14,12 @@ from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
 from cassi.errors import Note
 from cassi.files import write_cube
-from cassi.files.atomic import PathLike
 from cassi.files.cubes import TURNS, resample, resampling, turn
 from cassi.optics.measurement import MaskCheck, Measurement, any_bad
 from cassi.priors.spectral_basis import resolution, smooth_basis
 from cassi.settings import Settings
 from cassi.solvers.loop import STATUS_WORDS, Record
+from cassi.types import PathLike
 from cassi.version import PROGRAM
 
 CONCERN = "concern"  # kind of a note that speaks against a measurement or a result

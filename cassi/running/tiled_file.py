@@ -35,8 +35,9 @@ from cassi.running.reconstruct import list_settings, warn_caller
 from cassi.running.result import Reconstruction, write_result
 from cassi.running.scene import Scene
 from cassi.running.tiling import REACH, Solve, solve_tiled
-from cassi.settings import TILE, PathLike, Progress, Settings
+from cassi.settings import TILE, Settings
 from cassi.solvers.loop import Result
+from cassi.types import PathLike, Progress
 
 
 @undisturbed

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from cassi.errors import InputError
 from cassi.evidence.judge import MAX_IMPRINT
-from cassi.files.atomic import PathLike
 from cassi.files.spectrum_files import Spectrum, band_means, read_spectrum
 from cassi.optics.measurement import REFLECTANCE, Measurement
 from cassi.optics.wavelengths import same_bands
 from cassi.running.result import Reconstruction
+from cassi.types import PathLike
 
 LIGHT_SIGMA = 8.0  # standard deviation within which the light on a white reference is even [pixel]
 # Of brightness and color of a board, see `unevenness`; double where the imprint of the mask hides them. On simulated

@@ -17,10 +17,11 @@ from scipy import ndimage
 
 from cassi.errors import InputError
 from cassi.files import write_measurement
-from cassi.files.atomic import PathLike, replacing
+from cassi.files.atomic import replacing
 from cassi.optics.measurement import Measurement
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
+from cassi.types import PathLike
 
 FIRST, LAST = 450.0, 650.0  # shortest and longest wavelength of the mask frames [nm]
 MASK_FRAMES = 5  # evenly spaced in wavelength
