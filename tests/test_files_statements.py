@@ -302,6 +302,23 @@ def test_the_file_of_the_mask_states_what_the_snapshot_does_not(tmp_path, stated
     assert read_measurement(tmp_path / "y.npy", mask=mask).shifts == (0, -2, -4, -6)
 
 
+def test_noise_and_unit_may_be_stated_of_the_file_or_of_its_array(tmp_path):
+    of, error = {"gain": 2.0, "read_noise": 3.0, "scale": 100.0}, {"mask_error": 0.05}
+    for stated in ({"of": of | error | {"unit": "W"}}, {"on": {"y": of | {"units": "W"}, "mask": error}}):
+        m = read_measurement(save(tmp_path / "a.h5", **SAVED, **stated))
+        assert (m.gain, m.read_noise, m.scale, m.mask_error, m.unit) == (2, 3, 100, 0.05, "W")
+    m = read_measurement(envi(tmp_path / "a.hdr", Y, gain="2", read_noise="3", scale="100", units="W"), mask=MASK)
+    assert (m.gain, m.read_noise, m.scale, m.unit) == (2, 3, 100, "W")
+
+
+def test_statements_are_heard_in_any_spelling(tmp_path):
+    stated = {"Step": -2, "BIT DEPTH": 12, "Read Noise": 3.0}
+    m = read_measurement(save(tmp_path / "a.h5", y=COUNTS, mask=MASK, of=stated))
+    assert (m.shifts, m.scale, m.read_noise) == ((0, -2, -4, -6), 4095, 3)
+    nm = {"wavelengths": NM / 1e3, "Wavelength_Units": "um"}
+    wavelengths_are_read(save(tmp_path / "b.npz", cube=CUBE, **nm))
+
+
 def test_bands_that_do_not_fit_are_refused(tmp_path):
     refused(read_measurement, save(tmp_path / "a.npz", **SAVED, num_bands=5))
     for name in ("num_bands", "bands"):

@@ -22,7 +22,7 @@ import numpy as np
 
 from cassi.errors import InputError, one_line
 from cassi.files.atomic import stamp_of
-from cassi.files.statements import Entry as Entry, Selection as Selection, in_memory, unpack
+from cassi.files.statements import Entry as Entry, Selection as Selection, in_memory, stated_as, unpack
 
 MAX_READ_BYTES = 8 * 2**30  # held at once; multiplied by the environment variable CASSI_READ_LIMIT
 SLACK = 2**26  # bytes that a stored piece may hold beyond what it is declared to
@@ -190,7 +190,7 @@ def number_in(role: str, *sources: Container | Entry) -> float | None:
         InputError: it is stated, and is not one finite number.
     """
     for source, name in itertools.product(sources, NUM_BANDS if role == "num_bands" else (role,)):
-        value = source.attributes.get(name)
+        value = stated_as(source.attributes, name)
         if isinstance(source, Container) and value is None and (entry := source.find(name)) is not None:
             value = source.read(entry) if entry.dtype is not None else "what is no number"
         if value is None or (name in NAMES["wavelengths"] and np.asarray(value).size > 1):

@@ -26,6 +26,7 @@ from cassi.files.layout import (
 from cassi.files.opening import open_container
 from cassi.files.options import MAX_BANDS, Levels, ReadOptions
 from cassi.files.scaling import digits, mask_to_float32, plan_counts, read_leading, scale_cube, to_float32
+from cassi.files.statements import stated_as
 from cassi.files.wavelength_files import differing, parse_wavelengths, read_wavelengths, wavelength_source
 from cassi.optics.measurement import Measurement, any_bad
 from cassi.optics.outliers import remove_outliers
@@ -98,7 +99,12 @@ class OpenedMeasurement:
         raw, bad = _bad_pixels_of(self.counts(frames), known.bad_pixels, frames, self.entry.declares_missing, notes)
         kind, bits = self.entry.dtype or raw.dtype, self.entry.bits
         counts = plan_counts(kind, float(raw.min()), float(raw.max()), bits, self.options.levels, digits(raw))
-        if kind.kind == "f" and counts.saturation is None and bits and (per := number_in("scale", container)):
+        if (
+            kind.kind == "f"
+            and counts.saturation is None
+            and bits
+            and (per := number_in("scale", container, self.entry))
+        ):
             # floats that were divided by the counts per unit, the largest of which is full scale
             counts = replace(counts, saturation=(2.0**bits - 1.5) / per)
         y, saturated = counts.apply(raw, self.entry.where)
@@ -184,12 +190,12 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
         wavelengths=nm,
         mean_band=_mean_band(container, across, mask.shape[-2:], notes),
         bad_pixels=any_bad((bad, dead)),
-        mask_error=0.0 if filters else number_in("mask_error", mask_entry.file),
+        mask_error=0.0 if filters else number_in("mask_error", mask_entry.file, mask_entry),
         sensitivity=sensitivity,
-        unit=str(container.attributes.get("unit", "")),
-        scale=number_in("scale", container) or 1.0,
-        gain=number_in("gain", container),
-        read_noise=number_in("read_noise", container),
+        unit=str(stated_as(container.attributes, "unit") or stated_as(entry.attributes, "units") or ""),
+        scale=number_in("scale", container, entry) or 1.0,
+        gain=number_in("gain", container, entry),
+        read_noise=number_in("read_noise", container, entry),
         notes=tuple(notes),
         transposed=across,
         source=container.path.name,

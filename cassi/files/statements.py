@@ -103,6 +103,11 @@ def word_of(name: str, start: str = "") -> str:
     return re.sub(r"[^0-9a-z]+", "_", name.removeprefix(start).lower()).strip("_")
 
 
+def stated_as(attributes: Mapping[str, object], *words: str) -> object:
+    """What is stated under one of these words, whatever its case and blanks; None where nothing is."""
+    return next((value for name, value in attributes.items() if word_of(name) in words), None)
+
+
 def understood(attributes: Mapping[str, object]) -> dict[str, object]:
     """The attributes of an array with its statements by the names of `WORDS`; others stay."""
     found: dict[str, object] = {}
