@@ -287,12 +287,21 @@ def test_the_documented_table_has_these_cells():
     assert shown == table, f"write this into docs/file-format.md:\n{table}"
 
 
+def test_shifts_are_in_pixels_or_refused(tmp_path):
+    for name in ("a.h5", "a.npz", "a.mat"):
+        for unit in ("pixels", "px"):
+            path = save(tmp_path / name, **SAVED, shifts=[0, -2, -4, -6], on={"shifts": {"units": unit}})
+            assert read_measurement(path).shifts == (0, -2, -4, -6)
+        refused(read_measurement, save(tmp_path / name, **SAVED, shifts=[0, 1, 2], on={"shifts": {"units": "mm"}}))
+
+
 def test_every_group_of_a_file_is_heard(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["run/y"], file["run/mask"] = COUNTS, MASK
-        file["run"].attrs.update({"step": -2, "bit_depth": 12})
+        file["run"].attrs.update({"shifts": [0, -2, -4, -6], "bit_depth": 12, "Wavelengths": NM, "read_noise": 3.0})
     m = read_measurement(tmp_path / "a.h5")
-    assert m.shifts == (0, -2, -4, -6) and m.y.max() == np.float32(COUNTS.max() / 4095)
+    assert (m.shifts, m.scale, m.read_noise) == ((0, -2, -4, -6), 4095, 3)
+    assert m.wavelengths.tolist() == NM.tolist()
 
 
 @pytest.mark.parametrize("stated", [{"step": -2}, {"shifts": np.array([0, -2, -4, -6])}])
@@ -305,8 +314,9 @@ def test_the_file_of_the_mask_states_what_the_snapshot_does_not(tmp_path, stated
 def test_noise_and_unit_may_be_stated_of_the_file_or_of_its_array(tmp_path):
     of, error = {"gain": 2.0, "read_noise": 3.0, "scale": 100.0}, {"mask_error": 0.05}
     for stated in ({"of": of | error | {"unit": "W"}}, {"on": {"y": of | {"units": "W"}, "mask": error}}):
-        m = read_measurement(save(tmp_path / "a.h5", **SAVED, **stated))
-        assert (m.gain, m.read_noise, m.scale, m.mask_error, m.unit) == (2, 3, 100, 0.05, "W")
+        for name in ("a.h5", "a.npz", "a.mat"):
+            m = read_measurement(save(tmp_path / name, **SAVED, **stated))
+            assert (m.gain, m.read_noise, m.scale, m.mask_error, m.unit) == (2, 3, 100, 0.05, "W")
     m = read_measurement(envi(tmp_path / "a.hdr", Y, gain="2", read_noise="3", scale="100", units="W"), mask=MASK)
     assert (m.gain, m.read_noise, m.scale, m.unit) == (2, 3, 100, "W")
 

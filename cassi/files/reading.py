@@ -34,6 +34,7 @@ from cassi.optics.wavelengths import PRESETS, check_wavelengths, same_bands, spa
 from cassi.types import PathLike
 
 MAX_RATIO = 2.0  # of the light of a truth to that of its snapshot, from which on it is in another unit
+PIXEL = ("", "1", "px", "pix", "pixel", "dimensionles", "count")  # units of shifts, without the s of a plural
 ALIKE = 1.1  # ... from which on it may be
 
 
@@ -243,6 +244,8 @@ def _geometry(
     if (shifts := next(iter(find_each("shifts", entry.file, mask.file)), None)) is not None:
         if math.prod(shifts.shape) > MAX_BANDS:
             raise InputError(f"{shifts.where} {shifts.shape} must be at most {MAX_BANDS} numbers")
+        if (unit := str(shifts.attributes.get("units", "pixel"))).lower().rstrip("s") not in PIXEL:
+            raise InputError(f"{shifts.where} is in {unit}, expected pixels; divide by their pitch")
         stored = np.asarray(shifts.read(), dtype=np.float64).reshape(-1)
         if not np.isfinite(stored).all():
             raise InputError(f"{shifts.where} must be finite [pixel]")

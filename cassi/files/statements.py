@@ -37,7 +37,9 @@ LIMITS = {"valid_range", "valid_min", "valid_max"}
 NUMERIC = WORDS.keys() - {"units", "bit_depth", "axes", "interleave"}  # those that change numbers
 STATEMENTS = {word: statement for statement, words in WORDS.items() for word in words}
 MAX_STATED = 256  # numbers of a statement that an array makes
-OF_FILE = ("bit_depth", "step", "num_bands", "wavelength_units", "wavelengths_units", "wavelength_unit")
+UNITS_OF_WAVELENGTHS = ("wavelength_units", "wavelengths_units", "wavelength_unit")
+OF_FILE = {"bit_depth", "step", "num_bands", "num_shots", "unit", "scale", "gain", "read_noise", "mask_error",
+           *UNITS_OF_WAVELENGTHS}  # fmt: skip
 LETTER = {
     **dict.fromkeys(("n", "t", "i", "q", "z", "frame", "time", "snapshot", "shot"), "N"),
     **dict.fromkeys(("c", "s", "b", "wavelength", "lambda", "wl", "band", "channel", "spectral", "wavenumber"), "C"),
@@ -127,7 +129,8 @@ def companions(entries: Iterable[Entry], values: dict[str, object]) -> tuple[tup
     made, of_arrays = [], set[str]()
     for entry in entries:
         start = f"{entry.name}_"
-        said = {n: n.removeprefix(start) for n in values if n.startswith(start) and word_of(n, start) in STATEMENTS}
+        heard = [n for n in values if n.startswith(start) and word_of(n, start) in STATEMENTS.keys() | OF_FILE]
+        said = {n: n.removeprefix(start) for n in heard}
         made.append(stated(entry, {word: values[name] for name, word in said.items()}) if said else entry)
         of_arrays |= said.keys()
     one = {name: value for name, value in values.items() if not isinstance(value, list)}

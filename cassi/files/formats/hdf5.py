@@ -9,7 +9,17 @@ import numpy as np
 
 from cassi.errors import InputError, one_line
 from cassi.files.atomic import UNABLE, hdf5_target
-from cassi.files.container import LETTERS, SLACK, Container, CubeContent, Entry, Selection, damage_as_input_error
+from cassi.files.container import (
+    LETTERS,
+    LISTS,
+    NAMES,
+    SLACK,
+    Container,
+    CubeContent,
+    Entry,
+    Selection,
+    damage_as_input_error,
+)
 from cassi.files.formats.hdf5_filters import check_chunks, missing_filter
 from cassi.files.statements import OF_FILE, WORDS, companions, letters, stated, word_of
 
@@ -30,7 +40,8 @@ def open_hdf5(path: Path) -> Container:
         if not isinstance(name, str) or name.startswith(MATLAB_PRIVATE):
             return
         if not isinstance(node, h5py.Dataset):
-            of_file = {key: value for key, value in _attributes(node).items() if word_of(key) in OF_FILE}
+            heard = OF_FILE.union(*(NAMES[role] for role in LISTS))
+            of_file = {key: value for key, value in _attributes(node).items() if word_of(key) in heard}
             attributes.update(of_file | attributes)
         elif not (name in COUNTERS and node.is_scale):
             entries.append(_entry(name, node))

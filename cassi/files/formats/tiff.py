@@ -24,7 +24,7 @@ from cassi.files.container import (
     check_size,
     damage_as_input_error,
 )
-from cassi.files.statements import OF_FILE, in_memory, stated, valid_axes
+from cassi.files.statements import OF_FILE, in_memory, stated, valid_axes, word_of
 
 KNOWN_COMPRESSION = {1, 5, 8, 32773, 32946}  # none, LZW, deflate (two codes), PackBits; others need rare codecs
 DEFLATED = {8, 32946}
@@ -87,7 +87,7 @@ def open_tiff(path: Path) -> Container:
                 values[...] = page.asarray()
         return out.reshape(*numbers.shape, *entry.shape[rank:])[(slice(None),) * rank + picked[rank:]]
 
-    return Container(path, "TIFF", tuple(entries), read, {k: v for k, v in attributes.items() if k in OF_FILE})
+    return Container(path, "TIFF", tuple(entries), read, {k: v for k, v in attributes.items() if word_of(k) in OF_FILE})
 
 
 def _attributes(page: Any, dtype: np.dtype) -> dict[str, object]:
