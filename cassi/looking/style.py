@@ -9,6 +9,7 @@ from matplotlib import rc_context, rcParamsDefault
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as _Figure, SubFigure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.transforms import Bbox
 
 from cassi.looking.color import Limits, shown_range
 
@@ -72,11 +73,18 @@ EDGE, BAR, LINE = 0.12, 0.85, 0.15  # of a page; width of a color bar with its n
 
 
 class _Layout(ConstrainedLayoutEngine):
-    """Twice, as the color bar of a picture that keeps its shape moves with it."""
+    """Twice, as the color bar of a picture that keeps its shape moves with it.
+
+    Places are rounded, since the last digits of the solver differ from run to run, and with them the pixels.
+    """
 
     def execute(self, fig: Any) -> None:
         super().execute(fig)
         super().execute(fig)
+        for row in fig.subfigs:
+            row._redo_transform_rel_fig(Bbox(row.bbox_relative.get_points().round(6)))
+        for axes in fig.axes:
+            axes._set_position(Bbox(axes.get_position(original=True).get_points().round(6)), which="original")
 
 
 def page(width: float, height: float, title: str = "") -> Figure:
