@@ -380,8 +380,10 @@ def test_the_reflectance_of_an_airborne_campaign(tmp_path):
 
 
 def test_a_list_may_be_an_attribute(tmp_path):
-    for where in ({"of": {"wavelengths": NM}}, {"on": {"cube": {"wavelengths": NM}}}):
-        wavelengths_are_read(save(tmp_path / "a.h5", cube=CUBE, **where))
+    for unit, values in UNITS.items():
+        stated = {"wavelengths": values, "Wavelength Unit": unit}
+        for where in ({"of": stated}, {"on": {"cube": stated}}):
+            wavelengths_are_read(save(tmp_path / "a.h5", cube=CUBE, **where))
 
 
 def test_wavelengths_of_gdal(tmp_path):

@@ -22,7 +22,14 @@ import numpy as np
 
 from cassi.errors import InputError, one_line
 from cassi.files.atomic import stamp_of
-from cassi.files.statements import Entry as Entry, Selection as Selection, in_memory, stated_as, unpack
+from cassi.files.statements import (
+    UNITS_OF_WAVELENGTHS,
+    Entry as Entry,
+    Selection as Selection,
+    in_memory,
+    stated_as,
+    unpack,
+)
 
 MAX_READ_BYTES = 8 * 2**30  # held at once; multiplied by the environment variable CASSI_READ_LIMIT
 SLACK = 2**26  # bytes that a stored piece may hold beyond what it is declared to
@@ -102,9 +109,10 @@ class Container:
         """
         names, is_list, by_leaf = NAMES.get(role, (role,)), role in LISTS, dict[str, Entry]()
         for attributes in (*(entry.attributes for entry in self.entries), self.attributes) if is_list else ():
+            units = stated_as(attributes, *UNITS_OF_WAVELENGTHS) if role == "wavelengths" else None
             for name, value in attributes.items():
                 if name.lower() in names and np.asarray(value).size > 1:
-                    by_leaf[name.lower()] = replace(in_memory(name, value), file=self)
+                    by_leaf[name.lower()] = replace(in_memory(name, value, units), file=self)
         for entry in sorted(self.entries, key=lambda entry: entry.name.count("/"), reverse=True):
             leaf = entry.name.rsplit("/", 1)[-1].lower()
             long = sum(n > 1 for n in entry.shape)
