@@ -28,6 +28,10 @@ TABLES = {  # what separators tell, headings, or what the first column does
     "value first": "reflectance,wavelength\n0.125,450.5\n0.25,550\n0.1,650\n",
     "spread first": "Wavelength,Std dev,Mean\n450.5,9,0.125\n550,9,0.25\n650,9,0.1\n",
     "percent": "nm;Reflectance (%)\n450,5;12,5\n550;25\n650;10\n",
+    "percent of a transmission": "Wavelength (nm),%T\n450.5,12.5\n550,25\n650,10\n",
+    "a row of units": "Wavelength,Reflectance\nnm,%\n450.5,12.5\n550,25\n650,10\n",
+    "date first": "Date,Wavelength,R\n2026,450.5,0.125\n2026,550,0.25\n2026,650,0.1\n",
+    "a unit alone": "cm-1,R\n{},0.125\n{},0.25\n{},0.1\n".format(*WAVENUMBERS),
     "wavenumber beside": "Wavenumber (cm-1)\tR\n{}\t0.125\n{}\t0.25\n{}\t0.1\n".format(*WAVENUMBERS),
     "Angstrom": "Wavelength [Å],R\n4505,0.125\n5500,0.25\n6500,0.1\n",
     "unit in a line above": "Name: x\nX Units: Wavelength (micrometers)\nY Units: Reflectance (percentage)\n\n"

@@ -30,7 +30,8 @@ NONE = ("", "nan", "inf", "+inf", "-inf", "na", "n/a", "#n/a", "null", "none", "
 NO_VALUE = (-999.0, -9999.0, -32768.0)  # and what is below -1e30: -1.23e34 of the U.S. Geological Survey
 SEPARATORS = ("\t", ";", " ", ",")  # in order of preference: commas last, as they may be decimal
 WAVE = re.compile(  # in the heading of wavelengths
-    r"wav|wellenl|longue?ur|longitud|lunghezza|lambda|λ|波長|^wl\b|^(nm|um|µm|μm)$|^\W*(freq|energ)", re.IGNORECASE
+    r"wav|wellenl|longue?ur|longitud|lunghezza|lambda|λ|波長|^wl\b|^(nm|um|µm|μm|cm-1|1/cm)$|^\W*(freq|energ)",
+    re.IGNORECASE,
 )
 OTHER = re.compile(r"\bsd\b|std|dev|err|sigma|uncert|count|^n$|index|^no\.?$|^#$|band|row|\bid\b", re.IGNORECASE)
 
@@ -79,12 +80,13 @@ class Table:
         for line in (head, *(line for line in self.before if re.search(r"(?i)wavelength|x.?unit", line))):
             if found := re.search(r"[\[(]([^\])]+)[\])]|/\s*(\S+)\s*$|_([^\W_]+)$", line):
                 return str(next(filter(None, found.groups())))
-        alone = re.fullmatch(r"(?i)nm|um|µm|μm", head) or re.search(r"(?i)(?=wavenumber)", head)
+        alone = re.fullmatch(r"(?i)nm|um|µm|μm|cm-1|1/cm", head) or re.search(r"(?i)(?=wavenumber)", head)
         return None if alone is None else str(alone[0]) or "cm-1"
 
     def values(self, wavelengths: int) -> np.ndarray:
         """The column of values beside that of the wavelengths, divided by 100 where its heading says percent."""
-        rest = [k for k in range(self.first, len(self.heads)) if k != wavelengths and not WAVE.search(self.heads[k])]
+        order = sorted(range(self.first, len(self.heads)), key=lambda k: k < wavelengths)  # those to the right first
+        rest = [k for k in order if k != wavelengths and not WAVE.search(self.heads[k])]
         plain = [k for k in rest if not OTHER.search(self.heads[k])] or rest
         if not plain:
             what = "the first column counts the rows" if self.first else "one column of numbers"
@@ -168,7 +170,7 @@ def _separated(path: Path, lines: Sequence[str], by: str, columns: int) -> Table
         broken = lines[next(k for k in range(first, last) if k not in good)]
         raise InputError(f"{path}: expected numbers in each line of the table, got {one_line(broken, 80)!r}")
     width = min(len(rows[k]) for k in good)
-    heads = [cell.lstrip("#%! ") for cell in cells[first - 1]] if first else []
+    heads = [cell if k else cell.lstrip("#%! ") for k, cell in enumerate(cells[first - 1])] if first else []
     heads = heads if not heads or heads[0] else heads[len(heads) > width :]  # a comment, whose mark stands alone
     heads = ["", *heads] if len(heads) == width - 1 > 1 else heads  # as R's write.table leaves out that of the rows
     if by == "," and len(heads) < 3 and width == 4 and not any("." in cell for k in good for cell in cells[k]):
