@@ -3,6 +3,7 @@
 import errno
 import json
 import re
+import shutil
 from dataclasses import replace
 
 import h5py
@@ -186,9 +187,12 @@ def test_a_drive_that_cannot_hold_the_cube_is_known_at_once(tmp_path, monkeypatc
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("os.posix_fallocate", full)
     A, y, _ = frame()
-    refused(reconstruct_tiled, measurement(A, y), tmp_path / "a.h5", error=OutputError, tile=48, num_iters=2)
+    usage = shutil.disk_usage(tmp_path)._replace(free=100_000)  # bytes: less than the cube
+    for name, function in (("os.posix_fallocate", full), ("shutil.disk_usage", lambda folder: usage)):
+        with monkeypatch.context() as patch:
+            patch.setattr(name, function)
+            refused(reconstruct_tiled, measurement(A, y), tmp_path / "a.h5", error=OutputError, tile=48, num_iters=2)
     assert not list(tmp_path.iterdir())
 
 

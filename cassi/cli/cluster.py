@@ -72,7 +72,12 @@ def executor_at(address: str | None, inform: Callable[[str], None]) -> Iterator[
                 place = scheduler_of(address)
                 asyncio.run(identify(distributed, place))
                 client = stack.enter_context(distributed.Client(place))
-        except (OSError, ValueError, MemoryError) as error:  # the last from what is no number of bytes
+        except (
+            OSError,
+            ValueError,
+            TypeError,
+            MemoryError,
+        ) as error:  # of no answer, address, certificate, or protocol
             what = (
                 f"no scheduler at {address} ({one_line(error)}); expected tcp://host:port, a scheduler file, or local:4"
             )

@@ -1,7 +1,9 @@
 """A frame larger than memory: checked, prepared, planned and assembled as any other, solved tile by tile to a file."""
 
+import errno
 import math
 import os
+import shutil
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -130,7 +132,7 @@ class InTiles:
         y, noise, planned = scene.y / bright, scene.noise.scaled(1 / bright), scale_plan(settings, bright)
         watch = Watch(progress=listener.progress)
         solve, chosen = tile_solver(A, y, wavelengths=scene.wavelengths, noise=noise, settings=planned, watch=watch)
-        cubes = [zeros_in_file(self.folder, A.cube_shape) for _ in range(1 + settings.uncertainty)]
+        cubes = zeros_in_file(self.folder, (1 + settings.uncertainty, *A.cube_shape)).unbind()
 
         def add(rows: slice, columns: slice, values: Tensor) -> None:
             for cube, part in zip(cubes, (values * bright).cpu().chunk(len(cubes)), strict=True):
@@ -147,20 +149,20 @@ def zeros_in_file(folder: Path, shape: tuple[int, ...]) -> Tensor:
     """Zeros, float32, which lie in a file without a name and are gone with the tensor, however the process ends.
 
     Raises:
-        OutputError: the folder cannot hold it.
+        OutputError: the folder cannot hold it, and beside it the result that is made of it.
     """
     size = math.prod(shape) * np.dtype(np.float32).itemsize
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.truncate(size)
-            with suppress(AttributeError):  # of systems that cannot: there a full disk shows later
+            with suppress(AttributeError):  # of systems that cannot
                 os.posix_fallocate(file.fileno(), 0, size)
+            if shutil.disk_usage(folder).free < size:
+                raise OSError(errno.ENOSPC, "no room for the result beside it")
             return torch.from_numpy(np.memmap(file, np.float32, "r+", shape=shape))
     except (OSError, ValueError) as error:
-        what = f"cannot hold a cube of {size / 2**30:.3g} GiB while it is computed"
-        raise OutputError(
-            f"{folder}: {what}: {one_line(getattr(error, 'strerror', error))}; choose an output on another drive"
-        ) from error
+        what, why = f"cannot hold {size / 2**30:.3g} GiB while a cube is computed", getattr(error, "strerror", error)
+        raise OutputError(f"{folder}: {what}: {one_line(why)}; choose an output on another drive") from error
 
 
 def tile_solver(
