@@ -37,6 +37,7 @@ from cassi.looking.style import (
     Figure,
     decades,
     draw_map,
+    escaped,
     evenly,
     picture_size,
     plots,
@@ -209,8 +210,8 @@ def summary(data: ReportData, *, caption: str = "", look: Look = USUAL) -> Figur
     ]
     figure, (top, above, middle, below) = rows_of(PAGE, heights)
 
-    def write(down: float, text: str, **how: Any) -> None:  # names of files that are not UTF-8 are escaped
-        top.text(EDGE / PAGE, 1 - down / head, text.encode("utf-8", "backslashreplace").decode(), va="top", **how)
+    def write(down: float, text: str, **how: Any) -> None:
+        top.text(EDGE / PAGE, 1 - down / head, escaped(text), va="top", **how)
 
     write(0.1, data.title, fontsize=14, fontweight="bold")
     write(0.4, caption, fontsize=9.5, color=MUTED, linespacing=1.4)
