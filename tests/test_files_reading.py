@@ -159,6 +159,16 @@ def test_bad_pixels_from_a_file_and_nan_under_them(tmp_path, arrays):
     stack = write_h5(tmp_path / "n.h5", measurement=np.stack([y] * 2), bad_pixels=np.stack([bad, np.roll(bad, 1, 1)]))
     for frames, expected in ((0, [[4, 5], [5, 5]]), (None, [[4, 5], [4, 6], [5, 5]])):  # by frame, and for all
         assert np.argwhere(read_measurement(stack, mask=masks, frames=frames).bad_pixels).tolist() == expected
+    maps = {"bad_pixels": np.stack([bad, np.roll(bad, 1, 1)]), "sensitivity": 1 + np.stack([bad, 2 * bad])}
+    last = {
+        name: np.moveaxis(values, 0, -1)
+        for name, values in (maps | {"y": np.stack([arrays["measurement"]] * 2)}).items()
+    }
+    scipy.io.savemat(tmp_path / "n.mat", last | {"mask": arrays["mask"]})
+    for k in (0, 1):  # frames come last there
+        m = read_measurement(tmp_path / "n.mat", frames=k)
+        assert np.array_equal(m.bad_pixels, maps["bad_pixels"][k] > 0)
+        assert np.array_equal(m.sensitivity, maps["sensitivity"][k])
     np.save(tmp_path / "bad.npy", bad[1:])
     refused(read_measurement, path, bad_pixels=tmp_path / "bad.npy")
 

@@ -297,6 +297,12 @@ def _upright(values: np.ndarray, transposed: bool) -> np.ndarray:
     return values.swapaxes(-1, -2) if transposed and values.ndim > 1 else values
 
 
+def _image(entry: Entry, across: bool, size: tuple[int, ...]) -> np.ndarray:
+    """An image, or one a frame with these in front, upright; `across` is whether it is transposed in its file."""
+    stored = (size[1], size[0]) if across else (size[0], size[1])
+    return _upright(read_leading(entry, band_axis(entry, image=stored) if len(entry.shape) == 3 else None), across)
+
+
 def _bad_pixels(sources: Mapping[Container, bool], given: PathLike | None, shape: tuple[int, ...]) -> np.ndarray | None:
     """The pixels that the files mark, (H, W') or by frame (N, H, W'); a map that is given replaces the measurement's.
 
@@ -308,7 +314,7 @@ def _bad_pixels(sources: Mapping[Container, bool], given: PathLike | None, shape
     found = list[np.ndarray]()
     for entry, across in maps:
         if entry is not None:
-            marked = _upright(np.not_equal(entry.read(), 0), across)
+            marked = np.not_equal(_image(entry, across, shape), 0)
             if marked.shape[-2:] != shape or marked.ndim > 3:
                 raise InputError(f"{entry.where} has shape {marked.shape}, expected the measurement's, {shape}")
             found.append(marked)
@@ -322,7 +328,7 @@ def _sensitivity(
     if not (found := find_each("sensitivity", *sources)):
         return None, None
     entry = found[0]
-    values = _upright(np.asarray(entry.read(), dtype=np.float32), sources[entry.file])
+    values = np.asarray(_image(entry, sources[entry.file], shape), dtype=np.float32)
     if values.shape[-2:] != shape or values.ndim > 3:
         notes.append(f"'{entry.name}' {entry.shape} is not that of the detector's pixels {shape}: not used")
         return None, None
@@ -424,7 +430,7 @@ def _in_unit_of(
 def _mean_band(container: Container, across: bool, size: tuple[int, ...], notes: list[str]) -> np.ndarray | None:
     if (entry := container.find("mean band")) is None:
         return None
-    values = _upright(entry.read(), across)
+    values = _image(entry, across, size)
     if values.shape != size:
         notes.append(f"'{entry.name}' {entry.shape} does not fit the image {size}: not used")
         return None
