@@ -253,7 +253,7 @@ def signals_held() -> Iterator[None]:
             signal.raise_signal(number)
 
 
-class _FirstError(io.FileIO):
+class FirstError(io.FileIO):
     """A file that records its first write error and silently discards everything after it.
 
     HDF5 cannot close a file that it cannot flush, and crashes the process at exit; so the error is hidden from it.
@@ -276,14 +276,3 @@ class _FirstError(io.FileIO):
         except OSError as error:
             self.error = error
             return size or 0
-
-
-@contextmanager
-def hdf5_target(path: Path) -> Iterator[_FirstError]:
-    """Yield a file for HDF5 to write to; raise its write error once HDF5 has closed it."""
-    with _FirstError(path, "w+") as file:
-        try:
-            yield file
-        finally:
-            if file.error is not None:
-                raise file.error

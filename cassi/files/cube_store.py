@@ -8,9 +8,9 @@ import h5py
 import numpy as np
 
 from cassi.errors import InputError, OutputError, parse_json
-from cassi.files.atomic import check_kept, hdf5_target, replacing, signals_held
+from cassi.files.atomic import check_kept, replacing, signals_held
 from cassi.files.container import damage_as_input_error
-from cassi.files.formats.hdf5 import label_axes, open_file
+from cassi.files.formats.hdf5 import new_hdf5, open_file
 from cassi.files.writing import Attributes, check_output, plain_attributes
 from cassi.optics.measurement import any_bad
 from cassi.optics.wavelengths import pair_bands, span
@@ -54,51 +54,45 @@ def gather_cubes(
         raise InputError("no frames to gather; give at least one result")
     path, count = check_store(path, overwrite), len(results)
     shapes, shared, stated = dict[str, tuple[int, ...]](), dict[str, Any](), list[dict[str, Any]]()
-    with replacing(path, overwrite) as temporary, hdf5_target(temporary) as target:
-        file = h5py.File(target, "w")
-        try:
-            for t, result in enumerate(results):
-                with damage_as_input_error(Path(result), "a result"):
-                    arrays, known, said = _read_frame(Path(result))
-                    stated.append(said)
-                    check_kept(temporary)
-                    content = {name: values.shape for name, values in arrays.items()}
-                    if t == 0:
-                        shapes, shared = content, known
-                        for name, shape in shapes.items():
-                            _make(file, name, (count, *shape))
-                    if content != shapes:
-                        raise InputError(f"{result}: holds {content}, the first frame {shapes}; give frames of one run")
-                    nm, own = shared.get("wavelengths"), known.get("wavelengths")
-                    shared |= {"wavelengths": own} if nm is None and own is not None else {}
-                    order = pair_bands(nm, own)
-                    if nm is not None and own is not None and order is None:
-                        raise InputError(
-                            f"{result}: has {span(own)}, the first frame {span(nm)}; give frames of one camera"
-                        )
-                    shared["bad_pixels"] = any_bad((shared.get("bad_pixels"), known.get("bad_pixels")))
-                    if not np.array_equal(shared.get("sensitivity", ()), known.get("sensitivity", ())):
-                        shared["sensitivity"] = None  # of one frame is not of all
-                    with signals_held():
-                        for name, values in arrays.items():
-                            file[name][t] = values if order is None or name in IMAGES else values[order]
-            rest = {name: values for name, values in shared.items() if values is not None}
-            for name in ("residuals", "together"):
-                rest[name] = np.array([said[name] for said in stated], np.float32)
-            facts = {name: stated[0][name] for name in COPIED if name in stated[0]} | dict(attributes or {})
-            facts |= {"choice": {"frames": [said["choice"] for said in stated]}}
-            facts |= {"concerns": list(dict.fromkeys(text for said in stated for text in said["concerns"]))}
-            if misfits := [said["misfit"] for said in stated if said["misfit"] is not None]:
-                words = f"{len(misfits)} of {count} frames do not fit the mask; {misfits[0]}"
-                facts |= {"ok": False, "verdict": words}
-            with signals_held():
-                for name, values in rest.items():
-                    file.create_dataset(name, data=values, track_times=False)
-                file.attrs.update(plain_attributes(facts))
-                label_axes(file)
-        finally:
-            with signals_held():  # closing writes the buffers of HDF5
-                file.close()
+    with replacing(path, overwrite) as temporary, new_hdf5(temporary) as file:
+        for t, result in enumerate(results):
+            with damage_as_input_error(Path(result), "a result"):
+                arrays, known, said = _read_frame(Path(result))
+                stated.append(said)
+                check_kept(temporary)
+                content = {name: values.shape for name, values in arrays.items()}
+                if t == 0:
+                    shapes, shared = content, known
+                    for name, shape in shapes.items():
+                        _make(file, name, (count, *shape))
+                if content != shapes:
+                    raise InputError(f"{result}: holds {content}, the first frame {shapes}; give frames of one run")
+                nm, own = shared.get("wavelengths"), known.get("wavelengths")
+                shared |= {"wavelengths": own} if nm is None and own is not None else {}
+                order = pair_bands(nm, own)
+                if nm is not None and own is not None and order is None:
+                    raise InputError(
+                        f"{result}: has {span(own)}, the first frame {span(nm)}; give frames of one camera"
+                    )
+                shared["bad_pixels"] = any_bad((shared.get("bad_pixels"), known.get("bad_pixels")))
+                if not np.array_equal(shared.get("sensitivity", ()), known.get("sensitivity", ())):
+                    shared["sensitivity"] = None  # of one frame is not of all
+                with signals_held():
+                    for name, values in arrays.items():
+                        file[name][t] = values if order is None or name in IMAGES else values[order]
+        rest = {name: values for name, values in shared.items() if values is not None}
+        for name in ("residuals", "together"):
+            rest[name] = np.array([said[name] for said in stated], np.float32)
+        facts = {name: stated[0][name] for name in COPIED if name in stated[0]} | dict(attributes or {})
+        facts |= {"choice": {"frames": [said["choice"] for said in stated]}}
+        facts |= {"concerns": list(dict.fromkeys(text for said in stated for text in said["concerns"]))}
+        if misfits := [said["misfit"] for said in stated if said["misfit"] is not None]:
+            words = f"{len(misfits)} of {count} frames do not fit the mask; {misfits[0]}"
+            facts |= {"ok": False, "verdict": words}
+        with signals_held():
+            for name, values in rest.items():
+                file.create_dataset(name, data=values, track_times=False)
+            file.attrs.update(plain_attributes(facts))
     return path
 
 

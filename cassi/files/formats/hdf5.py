@@ -1,6 +1,7 @@
 """Read and write HDF5; read MATLAB v7.3, which is HDF5 with reversed axes. Data in other files are not read."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import h5py
 import numpy as np
 
 from cassi.errors import InputError, one_line
-from cassi.files.atomic import UNABLE, hdf5_target
+from cassi.files.atomic import UNABLE, FirstError, signals_held
 from cassi.files.container import (
     LETTERS,
     LISTS,
@@ -192,6 +193,26 @@ def _axis_name(letter: str, length: int, array: str, arrays: Mapping[str, Any], 
     return next(name for name in choice if name not in taken)
 
 
+@contextmanager
+def new_hdf5(path: Path, mask: str = "NCHW") -> Iterator[h5py.File]:
+    """A new file to fill, whose axes are labelled at the end, see `label_axes`.
+
+    Raises:
+        OSError: it could not be written, once HDF5 has closed it.
+    """
+    with FirstError(path, "w+") as target:
+        file = h5py.File(target, "w")
+        try:
+            yield file
+            with signals_held():
+                label_axes(file, mask)
+        finally:
+            with signals_held():  # closing writes the buffers of HDF5
+                file.close()
+            if target.error is not None:
+                raise target.error
+
+
 def write_hdf5_arrays(
     path: Path,
     arrays: Mapping[str, np.ndarray],
@@ -201,7 +222,7 @@ def write_hdf5_arrays(
     compress: bool,
 ) -> None:
     """Write named arrays, with the letters of their axes, and the attributes of the file."""
-    with hdf5_target(path) as target, h5py.File(target, "w") as file:
+    with new_hdf5(path, axes.get("mask", "NCHW")) as file:
         for name, values in arrays.items():
             values = np.asarray(values)
             # Shuffled bytes, and chunks of one image, so that single frames or bands can be read.
@@ -213,7 +234,6 @@ def write_hdf5_arrays(
             if name in axes:
                 dataset.attrs["axes"] = np.bytes_(axes[name][-values.ndim :])
         file.attrs.update(attributes)
-        label_axes(file, axes.get("mask", "NCHW"))
 
 
 def write_hdf5(path: Path, content: CubeContent) -> None:
