@@ -40,7 +40,7 @@ class Reading:
     dark: np.ndarray | None = None  # (H, W') counts without light
 
     def __call__(self, path: str | tuple[str, ...], frames: int | slice | None = None) -> Measurement:
-        """Of a file, or of one for each shot; `frames` counts scenes, whose shots follow each other in a stack."""
+        """Read a file, or one for each shot; `frames` counts scenes, whose shots follow each other in a stack."""
         paths, count = (path,) if isinstance(path, str) else path, len(self.each)
         if count == 1:
             return self._shot(paths[0], frames, 0)
@@ -70,7 +70,7 @@ class Reading:
         return m
 
     def _with_mask(self, m: Measurement) -> Measurement:
-        """With its mask turned as it fits, where it is a turned one."""
+        """The measurement with its mask turned to fit, if that is asked for and one turn fits."""
         turn = check_masks(m).turn if self.turn_mask else None
         if turn is None:
             return m
@@ -91,7 +91,7 @@ class Task:
     report: Path | None = None  # file of the page; None: none, or in the folder of the results
 
     def measurement(self, frame: Frame) -> Measurement:
-        """Of one scene."""
+        """The measurement of one scene."""
         return frame.read_by(self.read)
 
 

@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def fingerprint_of(args: argparse.Namespace, task: Task) -> str:
-    """Of all that goes into the one file that is written."""
+    """The fingerprint of all that goes into the one file that is written."""
     paths = dict.fromkeys(path for frame in task.frames for path in frame.paths)
     whole = replace(task.frames[0], index=None, others=tuple(paths)[1:])
     return fingerprints(task.read, SolveWith(task.settings), args.sequence or args.tile)(whole)

@@ -65,7 +65,7 @@ def command_line(args: argparse.Namespace) -> str:
 
 
 def _write(text: str, file: TextIO) -> None:
-    """On a terminal so that a bar stays whole."""
+    """Write a line; on a terminal, so that a progress bar stays whole."""
     if sys.stderr.isatty():
         from tqdm import tqdm
 

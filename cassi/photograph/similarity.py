@@ -56,7 +56,7 @@ class Similarity:
 
     @property
     def inverse(self) -> Self:
-        """From picture to scene."""
+        """The transform from picture to scene."""
         c, s = math.cos(math.radians(self.angle)), math.sin(math.radians(self.angle))
         rows, columns = c * self.rows + s * self.columns, c * self.columns - s * self.rows
         return type(self)(1 / self.scale, -self.angle, -self.scale * rows, -self.scale * columns)
