@@ -41,7 +41,7 @@ LOOKS = ("figure_format", "dpi", "pixel_size", "tinted", "no_markers")  # option
 
 @dataclass(frozen=True)
 class Drawing:
-    """What is drawn of a result, and how, in plain values, which workers take along: of a cube in a folder its page,
+    """The drawing of a result, in plain values, which workers can carry: of a cube in a folder its page,
     and its figures in a folder of its name."""
 
     look: tuple[bool, bool, float | None, str]  # as `cassi.looking.figures.Look`
@@ -73,7 +73,7 @@ class Drawing:
 
 
 def drawing_of_many(args: argparse.Namespace, output: Path) -> Drawing | None:
-    """What is drawn of each result of a folder; None: nothing."""
+    """The drawing of each result of a folder; None: nothing is drawn."""
     looks = (option for option in options_of("reconstruct") if option.field in LOOKS)
     wanted = args.figures is not None or any(option.is_given(getattr(args, option.field)) for option in looks)
     folder = figures_folder(args.figures, output) if wanted else None

@@ -1,4 +1,4 @@
-"""What `reconstruct` prints of measurements and results; and the dry run, which does no more."""
+"""Output of `reconstruct` about measurements and results; and the dry run, which does no more."""
 
 import argparse
 import os
@@ -48,7 +48,7 @@ def describe_measurement(args: argparse.Namespace, m: Measurement, *, many: bool
 
 
 def describe_result(result: Reconstruction) -> list[str]:
-    """What was found and chosen, a line each for camera and method; of a stack, for its first frame."""
+    """The camera found and the method chosen, a line each; of a stack, for its first frame."""
     outcome, camera = result.outcomes[0], result.camera
     sentences = [] if camera is None else [camera.message if outcome.plan is None else camera.optics]
     if result.imprint is not None:

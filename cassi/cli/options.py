@@ -85,7 +85,7 @@ def spelling(options: Iterable[Option]) -> Callable[[str], str]:
 
 
 def words(option: Option, options: Iterable[Option]) -> str:
-    """What an option does, and what it goes with."""
+    """The help of an option: its effect, and the options that it goes with."""
     spell = spelling(options)
     needs = [name for name in option.needs if name != "solver=auto"]  # the default
     others = [name for name in option.excludes if name != "solver=auto"]

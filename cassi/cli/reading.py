@@ -1,4 +1,4 @@
-"""What the options of `reconstruct` ask for, as one value: which scenes, how they are read, how they are solved."""
+"""The task in the options of `reconstruct`: which scenes, how they are read, how they are solved."""
 
 import argparse
 import glob
@@ -81,7 +81,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Task:
-    """What there is to do."""
+    """Scenes, and how each is read and solved."""
 
     frames: Sequence[Frame]  # the scenes
     many: bool  # each gets a cube of its own, in one place
@@ -96,7 +96,7 @@ class Task:
 
 
 def make_task(args: argparse.Namespace, files: Sequence[str]) -> Task:
-    """What the options ask for, checked before a snapshot is read; places are not settled yet."""
+    """The task in the options, checked before a snapshot is read; its places are not settled yet."""
     source, output = Path(files[0]), Path(args.output or "")
     stated = _stated_shots(files[0]) if os.path.isfile(source) else None
     given = max(len(args.mask), len(args.calibration))
@@ -183,7 +183,7 @@ def _scene(files: Sequence[str]) -> Frame:
 
 
 def provenance(args: argparse.Namespace) -> dict[str, Any]:
-    """What only the command line knows about a result."""
+    """Facts about a result that only the command line knows."""
     known: dict[str, Any] = {"command_line": command_line(args)}
     for name, paths in (("calibration", args.calibration), ("mask", args.mask)):
         if paths:

@@ -1,4 +1,4 @@
-"""What every subcommand shares: errors on one line with the option that cures them, exit codes, what is printed."""
+"""Common to all subcommands: errors on one line with the option that cures them, exit codes, output."""
 
 import argparse
 import shlex
@@ -51,7 +51,7 @@ def say(args: argparse.Namespace, text: str) -> None:
 
 
 def warn(args: argparse.Namespace, what: object, kind: str = "warning", of: str = "") -> None:
-    """What the library says, with what cures it: options, where this subcommand has them, or another command."""
+    """Print a message of the library with its cures: options, where this subcommand has them, or another command."""
     note = Note(what)
     options = ", ".join(f"--{name.replace('_', '-')}" for name in note.cures if hasattr(args, name))
     cures = [f" ({cure})" for cure in (options, HELP.get(note.kind)) if cure]

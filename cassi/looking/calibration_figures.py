@@ -54,7 +54,7 @@ def detector(calibration: Calibration) -> Figure:
 
 @styled
 def response(filters: FilterResponse) -> Figure:
-    """What each filter of a mosaic sensor transmits."""
+    """The transmission of each filter of a mosaic sensor."""
     figure, (axes,) = plots(6.4, 3.6)
     for k, curve in enumerate(filters.response):
         axes.plot(filters.wavelengths, curve, "o-", markersize=3, color=PALETTE[k % len(PALETTE)])

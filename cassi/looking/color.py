@@ -79,7 +79,7 @@ def value_label(unit: str) -> str:
 
 
 def color_note(wavelengths: ArrayLike | Tensor | None, unit: str) -> str:
-    """What the colors of `cube_to_srgb` are: as in daylight for reflectances alone, without lamp and detector."""
+    """The meaning of the colors of `cube_to_srgb`: as in daylight for reflectances alone, without lamp and detector."""
     if not is_visible(wavelengths):
         return "false color: no visible wavelength"
     return "color as seen in daylight" if unit == REFLECTANCE else "color, not corrected for lamp and detector"

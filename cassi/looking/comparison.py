@@ -19,7 +19,7 @@ from cassi.types import PathLike
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """What `compare` found.
+    """The result of `compare`.
 
     The numbers are "psnr" [dB], "ssim", "sam" (mean spectral angle, degrees) and the "peak" of the PSNR, which
     `band_psnr` has for each band, by its name; the "factor" of the first cube that fits best, and "psnr_scaled" with

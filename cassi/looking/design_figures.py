@@ -1,4 +1,4 @@
-"""What each choice of a camera is worth, as figures; see `cassi.running.design`."""
+"""Figures of the worth of each choice of a camera; see `cassi.running.design`."""
 
 from collections.abc import Mapping, Sequence
 

@@ -38,7 +38,7 @@ SETTINGS = {
 
 
 def methods_text(data: ReportData) -> str:
-    """What was done, in a few sentences; only what the result states.
+    """The methods paragraph; only what the result states.
 
     Example:
         >>> import numpy as np
@@ -71,7 +71,7 @@ def methods_text(data: ReportData) -> str:
 
 
 def _findings(camera: Mapping[str, Any]) -> str:
-    """What was corrected of a camera."""
+    """The corrections of a camera."""
     return ", ".join(map(str, words)) if isinstance(words := camera.get("findings"), list) else ""
 
 

@@ -15,7 +15,7 @@ Layer = tuple[np.ndarray, dict[str, Any], str]
 
 
 def reader_of(path: str | list[str]) -> Callable[[str], list[Layer]] | None:
-    """What reads a file for napari; None where it holds no cube, so that napari asks another reader."""
+    """The reader of a file for napari; None where it holds no cube, so that napari asks another reader."""
     if not isinstance(path, str):
         return None
     try:

@@ -95,7 +95,7 @@ def write_report_beside(cube: Path) -> Path:
 
 
 def _common(results: Sequence[dict[str, Any]]) -> list[str]:
-    """What is the same for all results, in lines; what differs stays with each."""
+    """Lines of what all results have in common; differences stay with each."""
     lines = []
     for name in ("method", "plan", "camera"):
         values = {result[name] for result in results}
@@ -119,7 +119,7 @@ def _failures(place: Path) -> list[tuple[str, str]]:
 
 @of_a_file
 def _card(data: ReportData) -> dict[str, Any]:
-    """What the templates show of a result: its picture, an inline PNG, and words."""
+    """The values of the templates for a result: its picture, an inline PNG, and words."""
     bands, height, width = data.cube.shape
     small = thinned(data.cube, -(-max(data.cube.shape[1:]) // MAX_SIDE))
     file = io.BytesIO()

@@ -1,4 +1,4 @@
-"""What speaks against a measurement, a result or a reflectance: warnings of the program, notes of the result.
+"""Concerns about a measurement, a result or a reflectance: warnings of the program, notes of the result.
 
 `OF_MEASUREMENT`, `OF_RESULT` and `OF_REFLECTANCE` list the tests. Each returns a sentence with the settings that are
 its cure, or None where all is well.
@@ -42,7 +42,7 @@ class Reflectance(NamedTuple):
 
 
 def concerns_of(tests: Iterable[Callable[[Subject], Note | None]], subject: Subject) -> tuple[Note, ...]:
-    """What speaks against a measurement or a result by these tests."""
+    """The concerns about a measurement or a result by these tests."""
     return tuple(Note(concern, CONCERN) for test in tests if (concern := test(subject)) is not None)
 
 

@@ -45,7 +45,7 @@ class Design:
 
 
 class Quality(NamedTuple):
-    """What a design reached, mean over scenes: PSNR [dB], SSIM, spectral angle [degree]; spread of the PSNR."""
+    """The scores of a design, mean over scenes: PSNR [dB], SSIM, spectral angle [degree]; spread of the PSNR."""
 
     psnr: float
     ssim: float

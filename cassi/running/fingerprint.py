@@ -43,7 +43,7 @@ class Frame:
 
     @property
     def where(self) -> str | tuple[str, ...]:
-        """What is read: the file, or all of several."""
+        """The file, or all of several."""
         return self.paths if self.others else self.path
 
     def read_by(self, read: Callable[..., Measurement]) -> Measurement:

@@ -73,7 +73,7 @@ def by_name(frames: Iterable[Frame]) -> list[Frame]:
 
 @dataclass(frozen=True)
 class BatchReport:
-    """What a run did: frames computed now, found finished, and failed (name to reason); wall seconds.
+    """The outcome of a run: frames computed now, found finished, and failed (name to reason); wall seconds.
 
     `misfits` and `doubts` are of every finished frame, of this run or an earlier one: the verdict on a mask that does
     not fit, and what else speaks against its cube; so are `methods`: the priors that made it.

@@ -1,4 +1,4 @@
-"""What several workers need, computed once."""
+"""Values that several workers need, computed once."""
 
 from collections.abc import Callable
 from concurrent.futures import Future

@@ -47,13 +47,13 @@ def chooses(settings: Settings) -> bool:
 
 
 def run_label(k: int, frames: int) -> str:
-    """What stands before the steps of one of several runs."""
+    """The label before the steps of one of several runs."""
     return f"run {k + 1} of {frames}, " if frames > 1 else ""
 
 
 @contextmanager
 def reporting(progress: bool | Progress, steps: Sequence[str]) -> Iterator[Progress]:
-    """What the steps of a reconstruction are reported to: a bar, the function that was given, or nothing."""
+    """The receiver of the steps of a reconstruction: a bar, the function that was given, or nothing."""
     if callable(progress):
         yield progress
     else:

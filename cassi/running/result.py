@@ -82,7 +82,7 @@ class Reconstruction:
 
     @property
     def choice(self) -> dict[str, Any]:
-        """What was chosen, and on what evidence; plain values, one entry a decision; for a stack under "frames"."""
+        """The choices and their evidence; plain values, one entry a decision; for a stack under "frames"."""
         each = [outcome.as_dict() for outcome in self.outcomes]
         return each[0] if self.cube.ndim == 3 else {"frames": each}
 
@@ -93,7 +93,7 @@ class Reconstruction:
 
     @property
     def resolution(self) -> float | None:
-        """What the spectral basis of the (first) cube resolves [nm], median over bands; None where it is unknown."""
+        """The resolution of the (first) cube's spectral basis [nm], median over bands; None where it is unknown."""
         plan, m = self.outcomes[0].plan, self.measurement
         nm = self.wavelengths if m is None else m.wavelengths  # the cube may be at others
         if plan is None or nm is None or plan.vectors.shape[-1] != len(nm):
@@ -105,13 +105,13 @@ class Reconstruction:
 
     @property
     def method(self) -> str:
-        """What made the (first) cube: the solver, or the priors of the default one."""
+        """The method of the (first) cube: the solver, or the priors of the default one."""
         plan = self.outcomes[0].plan
         return self.outcomes[0].solver if plan is None else ", ".join(dict.fromkeys(s.words for s in plan.stages))
 
     @property
     def concerns(self) -> tuple[str, ...]:
-        """What speaks against the measurement and the result, a sentence each."""
+        """The concerns about measurement and result, a sentence each."""
         notes = () if self.measurement is None else self.measurement.notes
         return tuple(note for note in notes if Note(note).kind == CONCERN)
 
@@ -138,7 +138,7 @@ class Reconstruction:
         return None if self.measurement is None else self.measurement.sensitivity
 
     def attributes(self) -> dict[str, object]:
-        """What the file of a result says of it, by name; None where nothing is known."""
+        """The facts in the file of a result, by name; None where nothing is known."""
         m, camera, check = self.measurement, self.camera, self.check
         origin = {} if m is None else {
             "input_name": m.source,
@@ -175,7 +175,7 @@ class Reconstruction:
         write_result(path, self, overwrite=overwrite)
 
     def contents(self) -> dict[str, Any]:
-        """What the file of a result holds, as `cassi.files.write_cube` takes it."""
+        """The content of the file of a result, as `cassi.files.write_cube` takes it."""
         m = self.measurement
         datasets = {
             "measurement": None if m is None else m.y,
@@ -223,7 +223,7 @@ class Reconstruction:
         )
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: a small picture and the numbers, in a stack of the first cube."""
+        """The view in a notebook: a small picture and the numbers, in a stack of the first cube."""
         from cassi.looking.overview import inline_html
         from cassi.looking.report_data import report_of
 
