@@ -189,7 +189,7 @@ RESULT = "the cube as it is written"
 
 @dataclass(frozen=True, eq=False)
 class Settings:
-    """What a reconstruction is asked to do, beside snapshot and mask: the keywords of `cassi.reconstruct`.
+    """The settings of a reconstruction: the keywords of `cassi.reconstruct` beside snapshot and mask.
 
     Raises:
         InputError: a value out of range (kind "range"), or values that do not go together (kind "conflict").
@@ -390,7 +390,7 @@ class Settings:
         return isinstance(self.camera, str) and self.camera in ("find", "align") and self.psf is None
 
     def as_read(self) -> Settings:
-        """What is left of them for a measurement that was read with them, its levels and dark frame subtracted."""
+        """The settings left for a measurement that was read with them, its levels and dark frame subtracted."""
         left: dict[str, Any] = {field.name: field.default for field in fields(self) if field.metadata["at_reading"]}
         level = None if self.black_level is None and self.dark is None else 0.0
         camera = "as-given" if self.camera in ("dd", *IN_PLACE) else self.camera

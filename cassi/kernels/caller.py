@@ -1,4 +1,4 @@
-"""What the calling program has set for PyTorch and NumPy, and what does not concern the arithmetic here."""
+"""The calling program's settings of PyTorch and NumPy, which do not concern the arithmetic here."""
 
 import threading
 from collections.abc import Callable, Iterator

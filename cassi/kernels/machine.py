@@ -1,4 +1,4 @@
-"""What of a machine this process may use: of its cores and its memory, as a container or a job limits them."""
+"""The cores and the memory that this process may use, as a container or a job limits them."""
 
 import math
 import os

@@ -58,7 +58,7 @@ def imprint(cube: Tensor | np.ndarray, mask: Tensor | np.ndarray, *, moves: Sequ
 
 @cache
 def _matrices(length: int, moves: Sequence[float], device: torch.device) -> Tensor:
-    """What acts along an axis: the Gaussians of width `FINE` and `LOCAL`, then the moves [pixel], (2 + M, n, n)."""
+    """The operators along an axis: the Gaussians of width `FINE` and `LOCAL`, then the moves [pixel], (2 + M, n, n)."""
     one = np.eye(length)
     blurs = [ndimage.gaussian_filter1d(one, width, axis=0) for width in (FINE, LOCAL)]
     moved = [ndimage.shift(one, (move, 0), order=1, mode="nearest") for move in moves]

@@ -274,7 +274,7 @@ class Camera(ABC):
         return self.forward(x.view(*x.shape[:-1], *self.cube_shape[1:]))
 
     def mask_error_variance(self, x: Tensor) -> Tensor:
-        """What an unknown error of the mask adds to the variance of A x, like y; 0 where that is not known."""
+        """The variance that an unknown error of the mask adds to A x, like y; 0 where that error is not known."""
         return x.new_zeros(())
 
     def common_gram(self, x: Tensor, p: Tensor) -> Tensor:

@@ -102,7 +102,7 @@ def coefficient_weights(num_components: int, device: torch.device | None = None)
 
 
 def resolution(basis: Tensor, wavelengths: np.ndarray) -> np.ndarray:
-    """What a basis (K, C) resolves at each of its wavelengths (C,) [nm], (C,) [nm], at least the gap between bands.
+    """The resolution of a basis (K, C) at each of its wavelengths (C,) [nm], (C,) [nm], at least the gap between bands.
 
     The full width at half maximum of the spectrum that it makes of a line in band c, B^T B e_c. Of K cosines over a
     range L it is 1.2 L / K (Dirichlet's kernel).
