@@ -8,6 +8,7 @@ import pytest
 import scipy.io
 import torch
 from cases import write_h5
+from hypothesis import given, strategies as st
 from messages import check_words, refused
 
 from cassi.files import Levels, read_cube, read_measurement
@@ -76,39 +77,50 @@ def test_the_only_image_of_a_file_is_taken_and_said(tmp_path, arrays):
     refused(read_measurement, path, key="c")
 
 
-def test_matlab_cube_and_masks_have_bands_last(tmp_path, arrays):
-    masks = np.random.default_rng(0).random((C, H, W)).astype(np.float32)
-    last = {"mask3d": np.moveaxis(masks, 0, -1), "img": np.moveaxis(arrays["cube"], 0, -1)}
-    scipy.io.savemat(tmp_path / "five.mat", {"meas": arrays["measurement"], **last})
-    write_v73(tmp_path / "seven.mat", meas=arrays["measurement"], **last)
-    for name in ("five.mat", "seven.mat"):
-        assert_holds(read_measurement(tmp_path / name), arrays["measurement"], masks, arrays["cube"])
+def write_as(form, path, arrays):
+    """Arrays with frames and bands in front, as a format has them: in those of MATLAB last."""
+    if form == "h5":
+        return write_h5(path, **arrays)
+    if form == "npz":
+        np.savez(path, **arrays)
+        return path
+    order = {2: (0, 1), 3: (1, 2, 0), 4: (2, 3, 1, 0)}
+    last = {name: np.transpose(values, order[values.ndim]) for name, values in arrays.items()}
+    return write_v73(path, **last) if form == "v7.3" else (scipy.io.savemat(path, last, appendmat=False), path)[1]
 
 
-def test_stack_of_frames_is_found_by_the_rows_of_the_mask(tmp_path, arrays):
-    frames = np.random.default_rng(1).random((5, H, DETECTOR)).astype(np.float32)
-    path = write_h5(tmp_path / "n.h5", measurement=frames, mask=arrays["mask"])
-    assert np.array_equal(read_measurement(path).y, frames)
-    assert np.array_equal(read_measurement(path, frames=3).y, frames[3])
-    assert np.array_equal(read_measurement(path, frames=-1).y, frames[4])
-    assert np.array_equal(read_measurement(path, frames=slice(1, 3)).y, frames[1:3])
-    path = write_h5(tmp_path / "last.h5", measurement=np.moveaxis(frames, 0, -1), mask=arrays["mask"])
-    assert np.array_equal(read_measurement(path).y, frames)
-    refused(read_measurement, path, frames=5)
-    refused(read_measurement, path, frames=slice(5, 9))
-    path = write_h5(tmp_path / "m.h5", **arrays)
+@given(
+    form=st.sampled_from(["h5", "npz", "v5", "v7.3"]), per_band=st.booleans(), down=st.booleans(),
+    frames=st.sampled_from(["none", None, 0, 3, -1, slice(1, 3)]),
+)  # fmt: skip
+def test_what_any_file_holds_is_upright_with_frames_and_bands_in_front(tmp_path, form, per_band, down, frames):
+    """A snapshot, or frames of a stack, with all images beside them; the dispersion may run down the columns."""
+    rng, stack = np.random.default_rng(7), () if frames == "none" else (5,)
+    picked = slice(None) if frames in ("none", None) else frames
+    sizes = {"measurement": (*stack, H, DETECTOR), "mask": (C, H, W) if per_band else (H, W), "cube": (*stack, C, H, W),
+             "mean_band": (H, W), "bad_pixels": (*stack, H, DETECTOR),
+             "sensitivity": (*(stack if isinstance(frames, int) else ()), H, DETECTOR)}  # fmt: skip
+    arrays = {name: (0.1 + rng.random(size)).astype(np.float32) for name, size in sizes.items()}
+    arrays["bad_pixels"] = arrays["bad_pixels"] > 1
+    stored = {name: np.swapaxes(values, -1, -2) if down else values for name, values in arrays.items()}
+    path = write_as(form, tmp_path / f"m.{form}", stored)
+    m = read_measurement(path, num_bands=C, frames=None if frames == "none" else frames)
+    assert m.shifts == (0, 2, 4, 6) and m.transposed == down == any("transposed" in note for note in m.notes)
+    of_stack = arrays["bad_pixels"][picked] if stack else arrays["bad_pixels"]
+    marked = of_stack.any(0) if of_stack.ndim == 3 else of_stack
+    assert np.array_equal(m.bad_pixels, marked) and np.array_equal(m.mask, arrays["mask"])
+    for name in ("measurement", "cube", "mean_band", "sensitivity"):
+        by_frame = stack and sizes[name][0] == 5
+        expected = arrays[name][picked] if by_frame else arrays[name]
+        assert np.array_equal(m.y if name == "measurement" else getattr(m, name), expected), name
+
+
+@pytest.mark.parametrize(("frames", "stacked"), [(5, True), (slice(5, 9), True), (1, False), (-2, False)])
+def test_frames_that_there_are_not(tmp_path, arrays, frames, stacked):
+    y = np.stack([arrays["measurement"]] * 5, -1) if stacked else arrays["measurement"]
+    path = write_h5(tmp_path / "m.h5", measurement=y, mask=arrays["mask"])
+    refused(read_measurement, path, frames=frames)
     assert read_measurement(path, frames=0).y.shape == read_measurement(path, frames=-1).y.shape == (H, DETECTOR)
-    refused(read_measurement, path, frames=1)
-
-
-def test_dispersion_down_the_columns_is_turned(tmp_path, arrays):
-    more = {"mean_band": arrays["cube"].mean(0), "bad_pixels": arrays["measurement"] > 0.99,
-            "sensitivity": 0.5 + arrays["measurement"]}  # fmt: skip
-    turned = {name: np.swapaxes(values, -1, -2) for name, values in (arrays | more).items()}
-    m = read_measurement(write_h5(tmp_path / "m.h5", **turned))
-    assert_holds(m, **arrays)
-    assert all(np.array_equal(getattr(m, name), values) for name, values in more.items())
-    check_words(*m.notes)
 
 
 @pytest.mark.parametrize(("maximum", "full"), [(200, 255), (256, 1023), (60000, 65535)])
@@ -159,16 +171,6 @@ def test_bad_pixels_from_a_file_and_nan_under_them(tmp_path, arrays):
     stack = write_h5(tmp_path / "n.h5", measurement=np.stack([y] * 2), bad_pixels=np.stack([bad, np.roll(bad, 1, 1)]))
     for frames, expected in ((0, [[4, 5], [5, 5]]), (None, [[4, 5], [4, 6], [5, 5]])):  # by frame, and for all
         assert np.argwhere(read_measurement(stack, mask=masks, frames=frames).bad_pixels).tolist() == expected
-    maps = {"bad_pixels": np.stack([bad, np.roll(bad, 1, 1)]), "sensitivity": 1 + np.stack([bad, 2 * bad])}
-    last = {
-        name: np.moveaxis(values, 0, -1)
-        for name, values in (maps | {"y": np.stack([arrays["measurement"]] * 2)}).items()
-    }
-    scipy.io.savemat(tmp_path / "n.mat", last | {"mask": arrays["mask"]})
-    for k in (0, 1):  # frames come last there
-        m = read_measurement(tmp_path / "n.mat", frames=k)
-        assert np.array_equal(m.bad_pixels, maps["bad_pixels"][k] > 0)
-        assert np.array_equal(m.sensitivity, maps["sensitivity"][k])
     np.save(tmp_path / "bad.npy", bad[1:])
     refused(read_measurement, path, bad_pixels=tmp_path / "bad.npy")
 
@@ -178,21 +180,16 @@ def test_wavelengths_given_beside_the_file(tmp_path, arrays):
     assert np.allclose(read_measurement(path).wavelengths, [450, 500, 550, 600])  # micrometers
     assert read_measurement(path, wavelengths="400:700:4").wavelengths.tolist() == [400, 500, 600, 700]
     assert read_measurement(path, wavelengths="unknown").wavelengths is None
-    for given in (np.arange(4) + 500, ",".join(f"{nm:.70f}" for nm in range(500, 504))):  # longer than a file's name
-        assert read_measurement(path, wavelengths=given).wavelengths.tolist() == [500, 501, 502, 503]
+    for chosen in (np.arange(4) + 500, ",".join(f"{nm:.70f}" for nm in range(500, 504))):  # longer than a file's name
+        assert read_measurement(path, wavelengths=chosen).wavelengths.tolist() == [500, 501, 502, 503]
     path = write_h5(tmp_path / "w.h5", wavelengths=[450, 500], **arrays)
     refused(read_measurement, path)
 
 
-def test_truth_follows_the_frames_or_is_left_out_with_a_note(tmp_path, arrays):
+def test_a_truth_of_another_size_is_left_out_with_a_note(tmp_path, arrays):
     m = read_measurement(write_h5(tmp_path / "m.h5", **(arrays | {"cube": np.ones((C + 1, H, W), np.float32)})))
     assert m.cube is None
     check_words(*m.notes)
-    frames = np.ones((3, H, DETECTOR), np.float32)
-    cubes = np.random.default_rng(2).random((3, C, H, W)).astype(np.float32)
-    path = write_h5(tmp_path / "s.h5", measurement=frames, mask=arrays["mask"], cube=cubes)
-    assert_holds(read_measurement(path), frames, arrays["mask"], cubes)
-    assert_holds(read_measurement(path, frames=1), frames[1], arrays["mask"], cubes[1])
 
 
 def test_cube_axes_are_told_from_sizes(tmp_path):
