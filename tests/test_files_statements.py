@@ -317,6 +317,7 @@ def test_noise_and_unit_may_be_stated_of_the_file_or_of_its_array(tmp_path):
         for name in ("a.h5", "a.npz", "a.mat"):
             m = read_measurement(save(tmp_path / name, **SAVED, **stated))
             assert (m.gain, m.read_noise, m.scale, m.mask_error, m.unit) == (2, 3, 100, 0.05, "W")
+    assert read_measurement(save(tmp_path / "b.h5", **SAVED, of={"unit": [1, 2]})).unit == "[1 2]"
     m = read_measurement(envi(tmp_path / "a.hdr", Y, gain="2", read_noise="3", scale="100", units="W"), mask=MASK)
     assert (m.gain, m.read_noise, m.scale, m.unit) == (2, 3, 100, "W")
 

@@ -184,6 +184,7 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
     filters = "given" if isinstance(options.pattern, np.ndarray) else Path(options.pattern or "").name
     origin = {"wavelengths": source_of_nm, "refined": _refined(mask_entry.file), "filters": filters}
     origin |= {} if filters else {"mask": mask_entry.file.path.name}
+    units = stated_as(container.attributes, "unit"), stated_as(entry.attributes, "units")
     known = Measurement(
         y=np.empty((0, 0), np.float32),
         mask=mask,
@@ -193,7 +194,7 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
         bad_pixels=any_bad((bad, dead)),
         mask_error=0.0 if filters else number_in("mask_error", mask_entry.file, mask_entry),
         sensitivity=sensitivity,
-        unit=str(stated_as(container.attributes, "unit") or stated_as(entry.attributes, "units") or ""),
+        unit=next((str(value) for value in units if value is not None), ""),
         scale=number_in("scale", container, entry) or 1.0,
         gain=number_in("gain", container, entry),
         read_noise=number_in("read_noise", container, entry),
