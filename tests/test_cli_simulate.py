@@ -100,19 +100,9 @@ def test_filters_with_a_response_and_crosstalk_from_tables(tmp_path):
     R, X = np.random.default_rng(0).random((3, 7)), np.eye(3) + 0.1
     np.savetxt(tmp_path / "R.csv", R, delimiter=",", header="one row a filter")
     np.savetxt(tmp_path / "X.tsv", X, delimiter="\t")
-    words = [
-        "--size",
-        "24x32",
-        "--quiet",
-        "--output",
-        str(tmp_path / "m.h5"),
-        "--camera",
-        "mosaic",
-        "--pattern",
-        "GRBG",
-    ]
-    tables = ["--response", str(tmp_path / "R.csv"), "--crosstalk", str(tmp_path / "X.tsv")]
-    assert main(["simulate", *words, *tables]) == 0
+    words = ["simulate", "--size", "24x32", "--quiet", "--camera", "mosaic", "--pattern", "GRBG"]
+    files = {"--output": "m.h5", "--response": "R.csv", "--crosstalk": "X.tsv"}
+    assert main(words + [word for option, name in files.items() for word in (option, str(tmp_path / name))]) == 0
     m = read_measurement(tmp_path / "m.h5")
     rows = X @ R
     np.testing.assert_allclose(m.mask[:, :2, :2], rows[[[1, 2], [0, 1]]].transpose(2, 0, 1), rtol=1e-6)

@@ -85,24 +85,11 @@ def test_a_refined_camera_is_named_with_what_was_corrected_of_it(tmp_path):
     found = FoundCamera(mask.numpy(), (0, 2, 4, 6), CameraModel(contrast=0.9), True, mask_error=error)
     found.save(tmp_path / "camera.h5")
     words = [str(tmp_path / "y.h5"), "--mask", str(tmp_path / "camera.h5"), "--wavelengths", "500:530:4"]
-    words += [
-        "--black-level",
-        "100",
-        "--saturation",
-        "700",
-        "--solver",
-        "least-squares",
-        "--figures",
-        "none",
-        "--quiet",
-    ]
+    words += ["--black-level", "100", "--saturation", "700", "--solver", "least-squares", "--figures", "none"]
     assert run("reconstruct", words, "cassi reconstruct") == 0
     text = methods_text(read_report(tmp_path / "y_cube.h5"))
     full = int((counts >= 700).sum())
-    assert (
-        "read from camera.h5, which was refined from 4 captures before: its contrast 0.90, its elements corrected"
-        in text
-    )
-    print(text)
+    before = "which was refined from 4 captures before: its contrast 0.90, its elements corrected"
+    assert f"read from camera.h5, {before}" in text
     assert f"{full} saturated" in text and "A black level of 100 counts was subtracted." in text
     assert "displaced by 2 px from one to the next; their wavelengths are as given." in text

@@ -72,10 +72,17 @@ def test_the_factor_holds_for_the_uncertainty_and_is_0_where_hardly_any_light_fa
     assert (found.cube[..., -8:] == 0).all() and (found.cube[:, 10:-10, 6:12] > 0).any()
 
 
-def test_at_the_command_line(tmp_path, bench, capsys, monkeypatch):
+@pytest.fixture
+def files(tmp_path, bench):
+    """The folder of `scene.npz` and `white.npz`."""
     A, rho, light = bench
     for name, x in (("scene", rho * light), ("white", light)):
         np.savez(tmp_path / f"{name}.npz", measurement=A.forward(x).numpy(), mask=A.mask.numpy(), shifts=range(C))
+    return tmp_path
+
+
+def test_at_the_command_line(files, bench, capsys, monkeypatch):
+    A, tmp_path = bench[0], files
     cube = tmp_path / "cube.h5"
     words = ["--measurement", str(tmp_path / "scene.npz"), "--white", str(tmp_path / "white.npz")]
     words += ["--solver", "gap-tv", "--iterations", "40", "--figures", "none", "--output", str(cube)]
@@ -92,11 +99,9 @@ def test_at_the_command_line(tmp_path, bench, capsys, monkeypatch):
     assert len(seen) == 2 and all(np.array_equal(mask, found.mask) for mask in seen), "one camera took both"
 
 
-def test_board_and_exposure_as_they_are_typed(tmp_path, bench, capsys):
+def test_board_and_exposure_as_they_are_typed(files, capsys):
     """A number or a table, and a ratio, reach the division, and a run with others is another run."""
-    A, rho, light = bench
-    for name, x in (("scene", rho * light), ("white", light)):
-        np.savez(tmp_path / f"{name}.npz", measurement=A.forward(x).numpy(), mask=A.mask.numpy(), shifts=range(C))
+    tmp_path = files
     (tmp_path / "board.csv").write_text("nm;R\n400;0.8\n700;0.8\n", encoding="utf-8")
     words = [str(tmp_path / "scene.npz"), "--white", str(tmp_path / "white.npz"), "--wavelengths", f"450:650:{C}"]
     words += ["--solver", "gap-tv", "--iterations", "40", "--figures", "none", "--camera", "as-given", "--quiet"]
@@ -243,16 +248,8 @@ def test_a_folder_is_divided_by_a_reference_that_is_solved_once(night, tmp_path,
     seen, solve = [], pipeline.solve_white
     monkeypatch.setattr(pipeline, "solve_white", lambda *given: seen.append(1) or solve(*given))
     how = ["--mask", str(night / "mask.h5"), "--num-bands", str(C), "--step", "1", "--camera", "as-given"]
-    how += [
-        "--white",
-        str(night / "white.h5"),
-        "--white-reflectance",
-        "0.9",
-        "--solver",
-        "gap-tv",
-        "--iterations",
-        "30",
-    ]
+    how += ["--white", str(night / "white.h5"), "--white-reflectance", "0.9", "--solver", "gap-tv"]
+    how += ["--iterations", "30"]
     out = tmp_path / "out"
     words = [str(night / "night"), *how, "--output", str(out), "--quiet"]
     assert run("reconstruct", words, "cassi reconstruct") == 0 and len(seen) == 1
