@@ -58,20 +58,13 @@ def write_index(folder: PathLike, warn: Callable[[str], object] = str) -> Path:
         results.append(card | {"name": path.name, "link": quote(os.fsencode(target.name))})
     if not results:
         raise InputError(f"{place}: no result in it, expected HDF5 files with a cube")
-    failed, bad = _failures(place), sum(bool(result["problems"]) for result in results)
-    parts = [f"{len(results)} results", f"{bad} of them in doubt" if bad else ""]
-    parts += [f"{len(failed)} failed" if failed else "", f"{len(damaged)} damaged and left out" if damaged else ""]
-    summary = ", ".join(filter(None, parts))
-    methods = Counter(result["method"] for result in results)
-    if len(methods) > 1:  # would mislead a comparison of frames
-        listed = "; ".join(f"{count} by {method or 'an unknown method'}" for method, count in methods.most_common())
-        summary += f". The method differs from snapshot to snapshot ({listed}): --save-plan uses one plan for all"
-    lines = [summary, *_common(results)]
     content = {
         "title": place.resolve().name,
-        "lines": lines,
+        "methods": Counter(result["method"] for result in results).most_common(),
+        "common": _common(results),
         "results": results,
-        "left_out": [*((name, f"failed: {why}") for name, why in failed), *damaged],
+        "failed": _failures(place),
+        "damaged": damaged,
     }
     index = place / "index.html"
     write_text(index, page_of("index.html", content))
@@ -94,18 +87,18 @@ def write_report_beside(cube: Path) -> Path:
     return write_report(report_beside(cube), cube, overwrite=True)
 
 
-def _common(results: Sequence[dict[str, Any]]) -> list[str]:
-    """Lines of what all results have in common; differences stay with each."""
-    lines = []
+def _common(results: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """What all results have in common, by name; differences stay with each."""
+    common = {}
     for name in ("method", "plan", "camera"):
         values = {result[name] for result in results}
         if len(values) > 1:
             continue
         if value := values.pop():
-            lines.append(f"{name.capitalize()}: {value}")
+            common[name] = value
         for result in results:
             result[name] = ""
-    return lines
+    return common
 
 
 def _failures(place: Path) -> list[tuple[str, str]]:
