@@ -239,4 +239,5 @@ def test_the_program_in_tiles(tmp_path, monkeypatch, capsys):
     assert main([*settings[:4], "--tile", "48", "--prior", "tv", "--quality", "best", "--overwrite"]) == 0
     check_words(capsys.readouterr().out.splitlines()[3])
     assert read_report(tmp_path / "m_cube.h5").parameters["quality"] == "default", "as it was solved"
-    check_refusal(capsys, main([*settings, "--overwrite", "--solver", "gap-tv"]))
+    for more in (["--solver", "gap-tv"], ["--output", "m.mat", "--dry-run"]):
+        check_refusal(capsys, main([*settings, "--overwrite", *more]))

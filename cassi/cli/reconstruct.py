@@ -97,6 +97,8 @@ def check_places(args: argparse.Namespace, files: Sequence[str], task: Task, ove
     if not task.many or args.sequence:
         places: dict[str, object] = {"--output": task.output, "--report": task.report}
         check_written({options[name]: place for name, place in places.items()}, taken, overwrite)
+    if args.tile is not None and not task.many:
+        check_store(task.output, overwrite)
     if task.many:
         check_folder(task.output.with_name(f"{task.output.stem}_frames") if args.sequence else task.output)
     if args.sequence and args.figures != "none":
@@ -180,8 +182,7 @@ def solve_and_write(
     if args.tile is None:
         result = reconstruct_measurement(m, settings, listener)
     else:
-        folder = check_store(task.output, args.overwrite).parent
-        result = tile_measurement(m, settings, listener, folder=folder, tile=args.tile)
+        result = tile_measurement(m, settings, listener, folder=task.output.parent, tile=args.tile)
     steps("write")
     if changed := changed_since(stamps):
         warn(args, f"{changed}; this result does not count as finished")
