@@ -32,6 +32,16 @@ def test_another_wording_or_another_error_is_red(monkeypatch, case):
         messages.check_words("step 2 of 3: write")  # says nothing but how far it is
 
 
+def test_numbers_that_are_computed_may_differ_by_a_tenth():
+    said = "768 detector pixels disagree, 1.5 %"
+    assert messages.alike(said, "771 detector pixels disagree, 1.7 %") and not messages.alike(
+        said, "3 detector pixels, 1 %"
+    )
+    assert not messages.alike("InputError: 768 of 800", "InputError: 771 of 800") and not messages.alike(
+        "4 cubes", "5 cubes"
+    )
+
+
 def test_no_other_test_depends_on_the_wording():
     """Errors that tests or other libraries raise are no messages of the program: they may be matched."""
     pattern = re.compile(r"(raises|warns)\([^)]*(InputError|OutputError|UserWarning)[^)]*match=")
