@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -29,6 +30,7 @@ from cassi.optics.imprint import imprint_on
 from cassi.optics.measurement import Measurement
 from cassi.priors.learned import MULTIPLE
 from cassi.running import tiling
+from cassi.running.tiled_file import zeros_in_file
 from cassi.running.tiling import solve_tiled, tile_grid
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
@@ -184,10 +186,18 @@ def test_a_cube_in_a_file_is_told_of_as_one_in_memory(tmp_path, monkeypatch):
 
 
 def test_a_drive_that_cannot_hold_the_cube_is_known_at_once(tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
+    """And one that cannot set room aside is taken as it is."""
+
+    def failing(number):
+        def fail(*_):
+            raise OSError(number, os.strerror(number))
+
+        return fail
 
     A, y, _ = frame()
+    monkeypatch.setattr("os.posix_fallocate", failing(errno.EOPNOTSUPP))
+    assert not zeros_in_file(tmp_path, (2, 3, 4)).any()
+    full = failing(errno.ENOSPC)
     usage = shutil.disk_usage(tmp_path)._replace(free=100_000)  # bytes: less than the cube
     for name, function in (("os.posix_fallocate", full), ("shutil.disk_usage", lambda folder: usage)):
         with monkeypatch.context() as patch:

@@ -6,7 +6,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +23,7 @@ from cassi.choice.stages import Watch
 from cassi.choice.uncertainty import bootstrap, standard_deviation
 from cassi.errors import InputError, OutputError, one_line
 from cassi.evidence.noise import CameraNoise
+from cassi.files.atomic import UNABLE
 from cassi.files.cube_store import check_store
 from cassi.kernels.caller import undisturbed
 from cassi.keywords import Keywords
@@ -155,8 +155,11 @@ def zeros_in_file(folder: Path, shape: tuple[int, ...]) -> Tensor:
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.truncate(size)
-            with suppress(AttributeError):  # of systems that cannot
+            try:
                 os.posix_fallocate(file.fileno(), 0, size)
+            except (OSError, AttributeError) as error:  # of drives and systems that cannot
+                if isinstance(error, OSError) and error.errno not in UNABLE:
+                    raise
             if shutil.disk_usage(folder).free < size:
                 raise OSError(errno.ENOSPC, "no room for the result beside it")
             return torch.from_numpy(np.memmap(file, np.float32, "r+", shape=shape))
