@@ -73,14 +73,15 @@ EDGE, BAR, LINE = 0.12, 0.85, 0.15  # of a page; width of a color bar with its n
 
 
 class _Layout(ConstrainedLayoutEngine):
-    """Twice, as the color bar of a picture that keeps its shape moves with it.
+    """Twice where there are no rows, as the color bar of a picture that fills the page moves with it.
 
     Places are rounded, since the last digits of the solver differ from run to run, and with them the pixels.
     """
 
     def execute(self, fig: Any) -> None:
         super().execute(fig)
-        super().execute(fig)
+        if not fig.subfigs:
+            super().execute(fig)
         for row in fig.subfigs:
             row._redo_transform_rel_fig(Bbox(row.bbox_relative.get_points().round(6)))
         for axes in fig.axes:
