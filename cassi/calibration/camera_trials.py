@@ -58,8 +58,8 @@ class Trial:
         train, target = a.weighted(keep), b * keep
         split = Split(a, b, held, train, target)
         x = subspace_tv(train, target, basis, num_iters=ITERATIONS)[0].x.clamp_(min=0)
-        noise = fit_noise(split, split.misfit(x).square())
-        squares = split.knowing(noise.variance(b)).verdict(x, imprint=False).squared
+        variance = fit_noise(split, split.misfit(x).square()).variance(b)  # with the errors of this camera
+        squares = split.knowing(variance).verdict(x, imprint=False).squared * variance[held]
 
         def look() -> float:
             variance, weight = IMPRINT_VARIANCE * target.clamp(min=0), IMPRINT_TV * brightness(train, target)

@@ -256,6 +256,9 @@ def run_stages(
     if noise.gain is None:
         plan = replace(plan, noise=fit_noise(split, verdict.squared))
         problem = replace(problem, variance=plan.noise.variance(split.y))
+    if judged and split.is_correlated(state.x, plan.noise.variance(split.y)):
+        split = Split.in_blocks(split.A, split.y, settings.seed)
+        state = first.run(split.A_train, split.y_train, problem, state, watch)
     split = split.knowing(plan.noise.variance(split.y))  # from here on errors of the mask are integrated out
     if judged:
         verdict = split.verdict(state.x)
