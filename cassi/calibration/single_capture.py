@@ -37,6 +37,9 @@ HELD_OUT = 0.1  # of the detector pixels: five times as many as a choice of solv
 ROUNDS = 3
 KAPPAS = 0.0, 0.1, 0.3, 1.0  # 0: texture alone
 SMOOTH = Tv(100), NonLocal(1.0, 12, 16.0)  # makes cubes too smooth to absorb the error: noise counts 16 times
+# The least share explained of what errors of a spread are expected to add to the squares of held-out pixels: 0.15 to 1
+# for wrong masks; edges that a smooth cube blurs have been taken for errors with 0.04 and 0.08.
+MIN_EXPLAINED = 0.1
 
 
 def learn_from_one(
@@ -44,9 +47,10 @@ def learn_from_one(
 ) -> MaskError:
     """The error of the mask's elements, (H, W), from one snapshot y (H, W') through A, whose row weights are 0 or 1.
 
-    It is `accepted` where z_1 > 1 and z_1 + z_2 >= -1. z_1: by how many standard errors held-out pixels are predicted
-    better by an error of the mask than by texture alone. z_2: by how many texture alone predicts them better through
-    the corrected mask than through the given one; what it explains there already was often an error.
+    It is `accepted` where z_1 > 1, z_1 + z_2 >= -1, and it explains what an error of its spread should. z_1: by how
+    many standard errors held-out pixels are predicted better by an error of the mask than by texture alone. z_2: by how
+    many texture alone predicts them better through the corrected mask than through the given one; what it explains
+    there already was often an error.
     """
     y = torch.where(A.gram_diag() > 0, y, 0)
     y = y / brightness(A, y)
@@ -67,7 +71,7 @@ def learn_from_one(
     split, x = smooth_cube(split)
     before = after = split.verdict(x, imprint=False)
     found = _explain(split, A.mask, x)
-    if found.sure <= WORTH_IT:
+    if not found.likely:
         reason = "what the snapshot leaves does not look like an error of the mask"
         return MaskError(torch.zeros_like(found.error), None, False, (found.explained,), sure=found.sure, reason=reason)
     first = found
@@ -78,7 +82,7 @@ def learn_from_one(
         error, spread = found.error, found.spread
         if k + 1 < ROUNDS:
             found = _explain(split, A.mask, x)
-    accepted = found.sure + z(_without_texture(here, A.mask, x), first.without_texture) >= NOT_WORSE
+    accepted = found.likely and found.sure + z(_without_texture(here, A.mask, x), first.without_texture) >= NOT_WORSE
     reason = "" if accepted else "a corrected mask predicts worse what took no part"
     left = max(MASK_ERROR, after.spread) if accepted else None
     explained, errors = (first.explained, found.explained), ((before.error, after.error),)
@@ -89,14 +93,19 @@ def learn_from_one(
 
 class _Explained(NamedTuple):
     """The mean of e, (H, W), its spread s relative to the mask's greatest transmission, by how many standard errors
-    held-out pixels are predicted better with it than by texture alone, the share of their squares it explains, and the
-    squares that texture alone leaves of them."""
+    held-out pixels are predicted better with it than by texture alone, the share of their squares it explains, the
+    share that errors of this spread are expected to add, and the squares that texture alone leaves of them."""
 
     error: Tensor
     spread: float
     sure: float
     explained: float
+    expected: float
     without_texture: Tensor
+
+    @property
+    def likely(self) -> bool:
+        return self.sure > WORTH_IT and self.explained >= MIN_EXPLAINED * self.expected
 
 
 def _explain(split: Split, mask: Tensor, x: Tensor) -> _Explained:
@@ -118,9 +127,10 @@ def _explain(split: Split, mask: Tensor, x: Tensor) -> _Explained:
     texture = min((left for (kappa, _), left in squares.items() if kappa == 0), key=lambda left: float(left.sum()))
     likely = [of for of, left in squares.items() if z(left, best) >= NOT_WORSE]
     kappa, tau = of = min(likely, key=lambda of: (of[0] * of[1], float(squares[of].sum())))
-    plain = split.squares(split.y - split.A.forward(x))
-    explained = 1 - float(squares[of].sum() / plain.sum())
-    return _Explained(errors[of], kappa * tau, z(best, texture), explained, texture)
+    plain = split.squares(split.y - split.A.forward(x)).sum()
+    expected = split.squares(replace(cast(CASSI, split.A), mask_error=kappa * tau).mask_error_variance(x).sqrt()).sum()
+    explained = 1 - float(squares[of].sum() / plain)
+    return _Explained(errors[of], kappa * tau, z(best, texture), explained, float(expected / plain), texture)
 
 
 def _without_texture(split: Split, mask: Tensor, x: Tensor) -> Tensor:
