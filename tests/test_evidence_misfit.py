@@ -4,6 +4,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
+from scipy import ndimage
 
 from cassi.evidence.held_out import Split
 from cassi.evidence.misfit import SPREADS, Misfit
@@ -28,13 +29,14 @@ def test_it_is_kriging_of_the_misfit(weighted):
     # E e = sum_c S_c (e x_c) in units of the mask's maximum: a camera whose mask is e, for the scene x
     E = np.stack([oracle.forward(x, e.reshape(2, 5), SHIFTS).ravel() for e in np.eye(10)], 1) * mask.max()
     r, f = (y - oracle.forward(x, mask, SHIFTS)).ravel(), fitted.ravel()
+    everywhere = torch.arange(r.size)
     for s in SPREADS:
         prior = s**2 * np.diag(P.ravel())
         K = E @ prior @ E.T
         v = np.linalg.solve(K[f][:, f] + np.diag(variance.ravel()[f]), r[f])
-        np.testing.assert_allclose(model.left(s).numpy().ravel(), r - K[:, f] @ v, atol=1e-9)
+        np.testing.assert_allclose(model.left([s], everywhere)[0].numpy(), r - K[:, f] @ v, atol=1e-9)
         np.testing.assert_allclose(model.error(s).numpy().ravel(), prior @ E[f].T @ v, atol=1e-9)
-    np.testing.assert_allclose(model.left(0.0).numpy().ravel(), r)
+    np.testing.assert_allclose(model.left([0.0], everywhere)[0].numpy(), r)
     assert not model.error(0.0).any()
 
 
@@ -57,4 +59,36 @@ def test_the_truth_comes_first_through_a_wrong_mask_and_through_an_exact_one():
         assert (plain[0].squared.sum() < plain[1].squared.sum()) == (error == 0)
         assert aware[0].squared.sum() < 0.8 * aware[1].squared.sum()
         assert aware[0].spread == pytest.approx(error, abs=0.01) and plain[0].spread == 0
-        assert aware[0].error == plain[0].error, "what is reported is the misfit itself"
+        assert aware[0].error == pytest.approx(plain[0].error), "what is reported is the misfit itself"
+
+
+def test_errors_are_judged_in_units_of_the_noise():
+    A = CASSI(torch.ones(8, 8), SHIFTS)
+    x, y = torch.ones(3, 8, 8), A.forward(torch.ones(3, 8, 8)) + 0.1
+    variance = torch.where(torch.arange(y.shape[1]) % 2 == 0, 0.01, 0.04).expand(y.shape)
+    plain = Split.of(A, y, 0, 0.5)
+    known = plain.knowing(variance)
+    squares = known.squares(y - A.forward(x))
+    torch.testing.assert_close(squares, (0.01 / variance.flatten()[known.indices]).double(), rtol=1e-5, atol=0)
+    torch.testing.assert_close(plain.verdict(x).squared, torch.full_like(squares, 0.01), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("width", [0.0, 0.7])
+def test_where_neighbors_have_errors_alike_blocks_are_held_out(width):
+    """A cube that has the noise of the pixels around predicts a pixel held out alone, but no center of a block."""
+    rng, A = np.random.default_rng(0), CASSI(torch.ones(256, 256), (0,))
+    n = rng.standard_normal(A.measurement_shape)
+    n = ndimage.gaussian_filter(n, width) if width else n
+    noise = torch.from_numpy(0.1 * n / n.std()).float()
+    y, smooth = 1 + noise, torch.ones(1, 256, 256)
+    variance = torch.full(y.shape, 0.01)
+    alone = Split.of(A, y, 0)
+    assert alone.is_correlated(smooth, variance) == (width > 0)
+    assert alone.correlation(smooth, variance) == pytest.approx(np.exp(-1 / (4 * width**2)) if width else 0, abs=0.02)
+    for split, fooled in ((alone, width > 0), (Split.in_blocks(A, y, 0), False)):
+        around = ndimage.uniform_filter(np.where(split.held, 0, noise), 3) / ndimage.uniform_filter(
+            1.0 * ~split.held, 3
+        )
+        rough = smooth + torch.from_numpy(np.nan_to_num(around, posinf=0, neginf=0)).float()
+        assert (split.verdict(rough, imprint=False).squared.sum() < split.verdict(smooth).squared.sum()) == fooled
+    assert ndimage.minimum_filter(split.held, 3, mode="nearest").ravel()[split.indices].all(), "with all around them"

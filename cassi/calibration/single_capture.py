@@ -21,24 +21,24 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from cassi.calibration.captures import MaskError
+from cassi.calibration.captures import JUDGING, TUNING, MaskError
 from cassi.choice.bases import scene_basis
-from cassi.choice.stages import NonLocal, Problem, Tv, Watch
+from cassi.choice.stages import SHORT_ITERS, STRENGTHS, NonLocal, Problem, Tv, Watch
 from cassi.evidence.held_out import Split
-from cassi.evidence.judge import NOT_WORSE, WORTH_IT, z
+from cassi.evidence.judge import EVEN, NOT_WORSE, WORTH_IT, z
 from cassi.evidence.misfit import SPREADS
 from cassi.evidence.noise import estimate_noise, pilot_basis
 from cassi.optics.coded_aperture import MASK_ERROR
 from cassi.optics.detector import brightness, object_level
 from cassi.optics.single_disperser import CASSI
 
-HELD_OUT = 0.1  # of the detector pixels: five times as many as a choice of solvers needs
+HELD_OUT = TUNING + JUDGING  # of the detector pixels: five times as many as a choice of solvers needs
 # Corrections: the second gains 2.3 dB on average of twenty windows, the third 0.3 (0.5 where it is wrong by 12 %).
 ROUNDS = 3
 KAPPAS = 0.0, 0.1, 0.3, 1.0  # 0: texture alone
-SMOOTH = Tv(100), NonLocal(1.0, 12, 16.0)  # makes cubes too smooth to absorb the error: noise counts 16 times
+SMOOTH = Tv(100), NonLocal(1.0, SHORT_ITERS, STRENGTHS[0])  # makes cubes too smooth to absorb the error
 # The least share explained of what errors of a spread are expected to add to the squares of held-out pixels: 0.15 to 1
-# for wrong masks; edges that a smooth cube blurs have been taken for errors with 0.04 and 0.08.
+# for wrong masks; edges that a smooth cube blurs look like errors with 0.04 and 0.08.
 MIN_EXPLAINED = 0.1
 
 
@@ -47,7 +47,7 @@ def learn_from_one(
 ) -> MaskError:
     """The error of the mask's elements, (H, W), from one snapshot y (H, W') through A, whose row weights are 0 or 1.
 
-    It is `accepted` where z_1 > 1, z_1 + z_2 >= -1, and it explains what an error of its spread should. z_1: by how
+    It is `accepted` where z_1 > 1, z_1 + z_2 >= 0, and it explains what an error of its spread should. z_1: by how
     many standard errors held-out pixels are predicted better by an error of the mask than by texture alone. z_2: by how
     many texture alone predicts them better through the corrected mask than through the given one; what it explains
     there already was often an error.
@@ -82,7 +82,7 @@ def learn_from_one(
         error, spread = found.error, found.spread
         if k + 1 < ROUNDS:
             found = _explain(split, A.mask, x)
-    accepted = found.likely and found.sure + z(_without_texture(here, A.mask, x), first.without_texture) >= NOT_WORSE
+    accepted = found.likely and found.sure + z(_without_texture(here, A.mask, x), first.without_texture) >= EVEN
     reason = "" if accepted else "a corrected mask predicts worse what took no part"
     left = max(MASK_ERROR, after.spread) if accepted else None
     explained, errors = (first.explained, found.explained), ((before.error, after.error),)
@@ -111,18 +111,21 @@ class _Explained(NamedTuple):
 def _explain(split: Split, mask: Tensor, x: Tensor) -> _Explained:
     """What errors of the mask explain of the misfit of a smooth cube, beside its texture: of all that explain it as
     well, but for chance, the smallest. No element transmits less than nothing, and an error that says so counts only
-    as far as it does not: texture that is taken for errors of closed elements is negative as often as not."""
+    as far as it does not: where texture looks like errors of closed elements, they are negative as often as not."""
     top = mask.abs().amax()
     m = mask.reshape(-1, *mask.shape[-2:]).mean(0) / top
-    errors, squares = {}, {}
+    spreads = 0.0, *SPREADS
+    errors, squares = {}, dict[tuple[float, float], Tensor]()
     for kappa in KAPPAS:
-        model = split.misfit_model(x, kappa**2 + m.square())
-        for tau in (0.0, *SPREADS):
+        P = kappa**2 + m.square()
+        model, misfits = split.misfit_model(x, P), []
+        for tau in spreads:
             both = model.error(tau)
-            e = both * kappa**2 / (kappa**2 + m.square()).clamp(min=torch.finfo(m.dtype).tiny)
+            e = both * kappa**2 / P.clamp(min=torch.finfo(m.dtype).tiny)
             possible = torch.maximum(e, -m)
             errors[kappa, tau] = possible * top
-            squares[kappa, tau] = split.squares(model.r - model.image(both - e + possible))
+            misfits.append(model.r - model.image(both - e + possible))
+        squares |= {(kappa, tau): left for tau, left in zip(spreads, split.squares(torch.stack(misfits)), strict=True)}
     best = min(squares.values(), key=lambda left: float(left.sum()))
     texture = min((left for (kappa, _), left in squares.items() if kappa == 0), key=lambda left: float(left.sum()))
     likely = [of for of, left in squares.items() if z(left, best) >= NOT_WORSE]

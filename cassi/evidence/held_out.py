@@ -15,10 +15,13 @@ from cassi.optics.protocol import Camera
 from cassi.solvers.loop import relative_norm
 
 HELD_OUT = 0.02  # fraction of the detector pixels
-BLOCK, HELD_OUT_IN_BLOCKS = 3, 0.045  # side of blocks of pixels [pixel], and the fraction that is held out in them
+BLOCK = 3  # side of blocks of pixels [pixel]
+HELD_OUT_IN_BLOCKS = BLOCK * HELD_OUT
 # Of the errors of neighboring pixels that total variation leaves: simulated snapshots have -0.08 to 0.07 at 10,000
 # electrons, through wrong masks too, microscope captures 0.1 to 0.3.
 MAX_CORRELATION = 0.1
+MIN_ERROR = 0.015  # of total variation, below which a snapshot is without noise, and what neighbors share is texture
+MIN_BLOCKS = 200  # fewer tell too little
 
 
 def hold_out(lit: Tensor, seed: int, fraction: float = HELD_OUT) -> Tensor:
@@ -78,7 +81,9 @@ class Split:
 
     def is_correlated(self, x: Tensor, variance: Tensor) -> bool:
         """Whether neighboring pixels have errors alike, so that blocks must be held out: x is of total variation."""
-        return self.judged is None and self.correlation(x, variance) > MAX_CORRELATION
+        blocks = HELD_OUT_IN_BLOCKS / BLOCK**2 * int((self.A.majorizer() > 0).sum())
+        noisy = blocks >= MIN_BLOCKS and self.error(x.clamp(min=0)) > MIN_ERROR
+        return noisy and self.correlation(x, variance) > MAX_CORRELATION
 
     def correlation(self, x: Tensor, variance: Tensor) -> float:
         """The correlation of errors (y - Phi x) / variance^1/2 of fitted pixels with those beside and below them."""
@@ -119,12 +124,13 @@ class Split:
     def verdict(self, x: Tensor, *, imprint: bool = True) -> Verdict:
         """Judge a cube (C, H, W), negative values counted as 0, or without `imprint` a batch of them."""
         x = x.clamp(min=0)
-        misfit = self.misfit(x)
         pattern = imprint_on(x, self.A, moves=(0.0,)) if imprint else None
-        error, squared, spread = relative_norm(misfit, self.values), misfit.square() * self.precision, 0.0
-        if self.variance is not None and x.ndim == 3 and self.A.open is not None:
-            squared, spread = self.without_mask_error(self.misfit_model(x))
-        return Verdict(error, squared, pattern, spread)
+        if self.variance is None or x.ndim > 3 or self.A.open is None:
+            misfit = self.misfit(x)
+            return Verdict(relative_norm(misfit, self.values), misfit.square() * self.precision, pattern)
+        model = self.misfit_model(x)
+        squared, spread = self.without_mask_error(model)
+        return Verdict(relative_norm(self._at_held_out(model.r), self.values), squared, pattern, spread)
 
     def misfit_model(self, x: Tensor, weight: Tensor | None = None) -> Misfit:
         """The misfit of a cube (C, H, W) >= 0, known at the pixels that are not held out."""
@@ -135,13 +141,14 @@ class Split:
 
     def without_mask_error(self, model: Misfit) -> tuple[Tensor, float]:
         """Squared misfits at held-out pixels less what errors of the mask explain, and the spread with the least."""
-        squares = {s: self.squares(model.left(s)) for s in (0.0, *SPREADS)}
-        best = min(squares, key=lambda s: float(squares[s].sum()))
-        return squares[best], best
+        spreads = 0.0, *SPREADS
+        squares = model.left(spreads, self.indices).cpu().double().square() * self.precision
+        best = int(squares.sum(1).argmin())
+        return squares[best], spreads[best]
 
     def squares(self, misfit: Tensor) -> Tensor:
-        """Squares of a misfit, like y, at the held-out pixels, in units of the noise."""
+        """Squares of misfits (..., *y.shape) at the held-out pixels, in units of the noise, (..., n)."""
         return self._at_held_out(misfit).square() * self.precision
 
     def _at_held_out(self, y: Tensor) -> Tensor:
-        return y.flatten()[self.indices].cpu().double()
+        return y.reshape(*y.shape[: y.ndim - self.y.ndim], -1)[..., self.indices].cpu().double()
