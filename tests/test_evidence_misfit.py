@@ -62,15 +62,17 @@ def test_the_truth_comes_first_through_a_wrong_mask_and_through_an_exact_one():
         assert aware[0].error == pytest.approx(plain[0].error), "what is reported is the misfit itself"
 
 
-def test_errors_are_judged_in_units_of_the_noise():
+def test_errors_are_judged_relative_to_the_noise():
     A = CASSI(torch.ones(8, 8), SHIFTS)
     x, y = torch.ones(3, 8, 8), A.forward(torch.ones(3, 8, 8)) + 0.1
     variance = torch.where(torch.arange(y.shape[1]) % 2 == 0, 0.01, 0.04).expand(y.shape)
     plain = Split.of(A, y, 0, 0.5)
     known = plain.knowing(variance)
-    squares = known.squares(y - A.forward(x))
-    torch.testing.assert_close(squares, (0.01 / variance.flatten()[known.indices]).double(), rtol=1e-5, atol=0)
-    torch.testing.assert_close(plain.verdict(x).squared, torch.full_like(squares, 0.01), rtol=1e-5, atol=0)
+    v = variance.flatten()[known.indices].double()
+    torch.testing.assert_close(known.squares(y - A.forward(x)), 0.01 / v, rtol=1e-5, atol=0)
+    left, _ = known.without_mask_error(known.misfit_model(x))
+    torch.testing.assert_close(known.verdict(x).squared, left * v / (v + v.mean()))
+    torch.testing.assert_close(plain.verdict(x).squared, torch.full_like(v, 0.01), rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("width", [0.0, 0.7])

@@ -59,7 +59,8 @@ class Trial:
         split = Split(a, b, held, train, target)
         x = subspace_tv(train, target, basis, num_iters=ITERATIONS)[0].x.clamp_(min=0)
         variance = fit_noise(split, split.misfit(x).square()).variance(b)  # with the errors of this camera
-        squares = split.knowing(variance).verdict(x, imprint=False).squared * variance[held]
+        known = split.knowing(variance)
+        squares = known.without_mask_error(known.misfit_model(x))[0] * variance[held]
 
         def look() -> float:
             variance, weight = IMPRINT_VARIANCE * target.clamp(min=0), IMPRINT_TV * brightness(train, target)

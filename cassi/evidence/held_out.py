@@ -42,7 +42,7 @@ class Split:
         A_train, y_train: without these.
         judged: bool like y, those of them at which cubes are judged; None: all.
         variance: of the noise of y, like y, once it is known: from then on what errors of the mask explain is taken off
-            the misfit before a cube is judged (`cassi.evidence.misfit`), and squares are counted in units of it.
+            the misfit before a cube is judged (`cassi.evidence.misfit`), and squares count relative to it.
     """
 
     A: Camera
@@ -101,12 +101,10 @@ class Split:
 
     @cached_property
     def precision(self) -> Tensor:
-        """1 / variance at the held-out pixels, (n,) float64, on the CPU; 0 where it is 0, and 1 where it is unknown.
-
-        Without it a few bright pixels decide, whose light errors of the camera change most: on microscope captures
-        they prefer cubes with texture that other bands and other pixels contradict.
-        """
-        v = torch.ones_like(self.values) if self.variance is None else self._at_held_out(self.variance)
+        """1 / variance at the held-out pixels, (n,) float64, on the CPU; 0 where it is 0, and 1 where it is unknown."""
+        if self.variance is None:
+            return torch.ones_like(self.values)
+        v = self._at_held_out(self.variance)
         return torch.where(v > 0, 1 / v, 0)
 
     def misfit(self, x: Tensor) -> Tensor:
@@ -122,15 +120,24 @@ class Split:
         return replace(self, variance=variance)
 
     def verdict(self, x: Tensor, *, imprint: bool = True) -> Verdict:
-        """Judge a cube (C, H, W), negative values counted as 0, or without `imprint` a batch of them."""
+        """Judge a cube (C, H, W), negative values counted as 0, or without `imprint` a batch of them.
+
+        Where the variance v of the noise is known, squares count as e^2 / (v + mean(v)): by e^2 alone a few bright
+        pixels decide, which errors of the camera change most; by e^2 / v of a noise that is estimated, a few dark ones.
+        """
         x = x.clamp(min=0)
         pattern = imprint_on(x, self.A, moves=(0.0,)) if imprint else None
-        if self.variance is None or x.ndim > 3 or self.A.open is None:
+        if self.variance is None:
             misfit = self.misfit(x)
-            return Verdict(relative_norm(misfit, self.values), misfit.square() * self.precision, pattern)
-        model = self.misfit_model(x)
-        squared, spread = self.without_mask_error(model)
-        return Verdict(relative_norm(self._at_held_out(model.r), self.values), squared, pattern, spread)
+            return Verdict(relative_norm(misfit, self.values), misfit.square(), pattern)
+        if x.ndim == 3 and self.A.open is not None:
+            model = self.misfit_model(x)
+            misfit, (squared, spread) = self._at_held_out(model.r), self.without_mask_error(model)
+        else:
+            misfit, spread = self.misfit(x), 0.0
+            squared = misfit.square() * self.precision
+        squared = squared / (1 + self._at_held_out(self.variance).mean() * self.precision)
+        return Verdict(relative_norm(misfit, self.values), squared, pattern, spread)
 
     def misfit_model(self, x: Tensor, weight: Tensor | None = None) -> Misfit:
         """The misfit of a cube (C, H, W) >= 0, known at the pixels that are not held out."""
@@ -140,7 +147,7 @@ class Split:
         return Misfit.of(self.A, self.y, x, fitted, self.variance, weight)
 
     def without_mask_error(self, model: Misfit) -> tuple[Tensor, float]:
-        """Squared misfits at held-out pixels less what errors of the mask explain, and the spread with the least."""
+        """Squares at held-out pixels in units of the noise, less what errors of the best spread explain; and that."""
         spreads = 0.0, *SPREADS
         squares = model.left(spreads, self.indices).cpu().double().square() * self.precision
         best = int(squares.sum(1).argmin())

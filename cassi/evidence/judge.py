@@ -26,7 +26,7 @@ class Verdict:
     """Errors at held-out pixels and the mask's imprint, of one candidate."""
 
     error: float  # |y - Phi x| / |y| at the held-out pixels
-    squared: Tensor  # (y - Phi x)^2 at these, (n,) float64, less what errors of the mask explain where noise is known
+    squared: Tensor  # (y - Phi x)^2 there, (n,) float64; where noise is known, relative to it, less errors of the mask
     imprint: float | None = None  # see `cassi.optics.imprint`; None where unknown
     spread: float = 0.0  # of these errors, relative to the mask's greatest transmission
 
