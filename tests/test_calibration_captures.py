@@ -155,7 +155,7 @@ def test_a_run_uses_no_other_weights_than_its_own(monkeypatch, given, how, expec
 def test_bands_far_apart_leave_pixels_to_look_at():
     """Of a window narrower than they are apart no pixel is seen by all bands alone."""
     shifts = tuple(range(0, 160, 20))
-    mask = np.random.default_rng(0).random((70, 400)).astype(np.float32)
+    mask = np.random.default_rng(0).random((96, 400)).astype(np.float32)
     middle = (torch.arange(400) - 200).abs() < 60
     y = CASSI(torch.from_numpy(mask), shifts).forward(picture(1, mask.shape) * middle).numpy()
     noisy = (np.random.default_rng(1).poisson(y * ELECTRONS) / ELECTRONS).astype(np.float32)

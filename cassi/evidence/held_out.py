@@ -107,6 +107,12 @@ class Split:
         v = self._at_held_out(self.variance)
         return torch.where(v > 0, 1 / v, 0)
 
+    @cached_property
+    def _damping(self) -> Tensor:
+        """v / (v + mean(v)), like `precision`."""
+        w = self.precision
+        return 1 / (1 + torch.where(w > 0, 1 / w, 0).mean() * w)
+
     def misfit(self, x: Tensor) -> Tensor:
         """y - Phi x at the held-out pixels, (n,) float64, on the CPU."""
         return self.values - self._at_held_out(self.A.forward(x))
@@ -136,8 +142,7 @@ class Split:
         else:
             misfit, spread = self.misfit(x), 0.0
             squared = misfit.square() * self.precision
-        squared = squared / (1 + self._at_held_out(self.variance).mean() * self.precision)
-        return Verdict(relative_norm(misfit, self.values), squared, pattern, spread)
+        return Verdict(relative_norm(misfit, self.values), squared * self._damping, pattern, spread)
 
     def misfit_model(self, x: Tensor, weight: Tensor | None = None) -> Misfit:
         """The misfit of a cube (C, H, W) >= 0, known at the pixels that are not held out."""
