@@ -17,7 +17,7 @@ from cassi import CASSI, Record, Result, reconstruct
 from cassi.choice.automatic import default_stages, explore_snapshot, reconstruct_auto
 from cassi.choice.chain import Chain, ChainTrial, repeat_stages, run_chains
 from cassi.choice.plan import Plan
-from cassi.choice.stages import MORE_ITERS, Learned, NonLocal, Problem, Stage, State, Tv, Watch, alternating_stages
+from cassi.choice.stages import STRENGTH_ITERS, Learned, NonLocal, Problem, Stage, State, Tv, Watch, alternating_stages
 from cassi.evidence.held_out import Split
 from cassi.evidence.judge import Verdict, accepts, is_better, z
 from cassi.evidence.noise import CameraNoise
@@ -121,8 +121,8 @@ def test_held_out_pixels_choose_how_much_the_noise_counts(shot, errors, chosen):
     found = run(stage, shot, start, problem, Watch(lambda record, z: seen.append(record.iteration)))
     better = {16: 0, 4: 1, 1: 2, 64: 1}[chosen]
     assert verdicts == [] and found.stages == (Tv(10), NonLocal(0.3, 60, chosen))
-    assert [r.iteration for r in found.history] == list(range(1, 71 + MORE_ITERS * better)), "others were trials"
-    assert seen[:60] == list(range(11, 71)) and len(seen) == 60 + 2 * MORE_ITERS
+    assert [r.iteration for r in found.history] == list(range(1, 71 + STRENGTH_ITERS * better)), "others were trials"
+    assert seen[:60] == list(range(11, 71)) and len(seen) == 60 + 2 * STRENGTH_ITERS
     assert found.stages[-1].name == f"non-local (0.3{'' if chosen == 1 else f', noise counted {chosen} times'})"
     given = run(found.stages[-1], shot, start)
     assert float((found.x - given.x).norm() / given.x.norm()) < 0.03, "a plan begins with the strength chosen"

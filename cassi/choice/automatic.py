@@ -38,7 +38,20 @@ from cassi.choice.chain import Chain, cost, repeat_stages, run_chains
 from cassi.choice.mirrors import VIEWS, Views
 from cassi.choice.outcome import Evidence, Outcome
 from cassi.choice.plan import Plan
-from cassi.choice.stages import PATCH, TV_ITERS, Learned, Problem, State, Tv, Watch, alternating_stages
+from cassi.choice.stages import (
+    PATCH,
+    SHORT_ITERS,
+    STRENGTH_ITERS,
+    STRENGTHS,
+    TV_ITERS,
+    Learned,
+    NonLocal,
+    Problem,
+    State,
+    Tv,
+    Watch,
+    alternating_stages,
+)
 from cassi.choice.uncertainty import bootstrap, standard_deviation
 from cassi.evidence.held_out import Split
 from cassi.evidence.noise import PILOT_ITERS, CameraNoise, estimate_noise, fit_noise, pilot_basis
@@ -74,7 +87,8 @@ def default_stages(A: Camera, settings: Settings) -> tuple[Tv, tuple[Chain, ...]
     # coarse stages would blur what extra shots resolve: four are 0.4 dB better without, on ten CAVE windows with noise
     first, network, second, again, last = alternating_stages(strength)
     chain: Chain = (first, network, second, again, last) if A.num_shots == 1 else (second, network, last)
-    chain = (*chain[:2], last) if settings.quality == "fast" else chain
+    if settings.quality == "fast":  # one network, and a strength that is not chosen
+        chain = (*chain[:2], replace(cast(NonLocal, last), num_iters=SHORT_ITERS + STRENGTH_ITERS, noise=STRENGTHS[0]))
     if settings.prior == "tv" or min(A.cube_shape[1:]) < PATCH:
         chain = ()
     elif learned_prior(A, settings) is None:

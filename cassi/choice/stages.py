@@ -40,7 +40,7 @@ SHORT_ITERS, LONG_ITERS = 12, 56  # of the non-local prior, before a network and
 # Strengths of the last non-local prior, relative to the noise, in the order of preference, and iterations from one to
 # the next. The run with the first goes to its end, and the others start from there: after 12 iterations a judge took 1
 # for microscope captures, at the end 16.
-STRENGTHS, MORE_ITERS = (16.0, 64.0, 4.0, 1.0), 24
+STRENGTHS, STRENGTH_ITERS = (16.0, 64.0, 4.0, 1.0), 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,7 +293,7 @@ class NonLocal(Stage):
 
     Attributes:
         sigma: its strength, in units of the weights of TV.
-        num_iters: iterations with the first strength, `MORE_ITERS` follow with each other one.
+        num_iters: iterations with the first strength, `STRENGTH_ITERS` follow with each other one.
         noise: how many times its variance counts; None: chosen if there is a judge, else 1.
     """
 
@@ -320,7 +320,7 @@ class NonLocal(Stage):
 
     @property
     def cost(self) -> float:
-        more = MORE_ITERS * (len(STRENGTHS) - 2) if self.noise is None else 0
+        more = STRENGTH_ITERS * (len(STRENGTHS) - 2) if self.noise is None else 0
         return self.MATCH + self.ITERATION * (self.num_iters + more)
 
     def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
@@ -358,7 +358,7 @@ class NonLocal(Stage):
                 if watch.over or (noise > STRENGTHS[0] and state is not first):
                     return state
                 monitor = watch.stage_monitor(state.history, self.ITERATION, trial=True)
-                result, run = solve(MORE_ITERS, noise, state.run, monitor)
+                result, run = solve(STRENGTH_ITERS, noise, state.run, monitor)
                 verdict = judge(result.x)
                 if not is_worth_it(verdict, best):
                     break

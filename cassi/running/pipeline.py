@@ -172,6 +172,7 @@ def find_with_settings(
         black_level=settings.black_level,
         seed=settings.seed,
         dispersion=settings.camera == "align",
+        mask_error=settings.quality != "fast",
         weights=weights,
         device=pick_device(settings.device),
         report=report,
