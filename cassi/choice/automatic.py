@@ -271,8 +271,8 @@ def run_stages(
         plan = replace(plan, noise=fit_noise(split, verdict.squared))
         problem = replace(problem, variance=plan.noise.variance(split.y))
     if judged and split.is_correlated(state.x, plan.noise.variance(split.y)):
-        split = Split.in_blocks(split.A, split.y, settings.seed)
-        state = first.run(split.A_train, split.y_train, problem, state, watch)
+        split, watch.expected = Split.in_blocks(split.A, split.y, settings.seed), watch.expected + first.cost
+        state = first.run(split.A_train, split.y_train, problem, State(state.x, state.run), watch)
     split = split.knowing(plan.noise.variance(split.y))  # from here on errors of the mask are integrated out
     if judged:
         verdict = split.verdict(state.x)
