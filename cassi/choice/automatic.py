@@ -270,9 +270,9 @@ def run_stages(
     if noise.gain is None:
         plan = replace(plan, noise=fit_noise(split, verdict.squared))
         problem = replace(problem, variance=plan.noise.variance(split.y))
-    if judged and split.is_correlated(state.x, plan.noise.variance(split.y)):
+    if judged and not watch.over and split.is_correlated(state.x, plan.noise.variance(split.y)):
         split, watch.expected = Split.in_blocks(split.A, split.y, settings.seed), watch.expected + first.cost
-        state = first.run(split.A_train, split.y_train, problem, State(state.x, state.run), watch)
+        state = first.run(split.A_train, split.y_train, problem, replace(state, stages=()), watch)
     split = split.knowing(plan.noise.variance(split.y))  # from here on errors of the mask are integrated out
     if judged:
         verdict = split.verdict(state.x)
