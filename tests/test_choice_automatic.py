@@ -264,3 +264,18 @@ def test_bad_pixels_of_several_shots_are_left_out(monkeypatch):
     x = reconstruct_auto(A.weighted(good), A.forward(scene) * good).result.x
     assert len(seen) > 2 and all(not y[good == 0].any() for y in seen)
     assert float((x - scene).norm() / scene.norm()) < 0.05
+
+
+@pytest.mark.parametrize("alike", [False, True])
+def test_where_errors_are_alike_total_variation_runs_again_without_blocks(monkeypatch, alike):
+    """Its records continue, and the plan has it once."""
+    monkeypatch.setattr(Split, "is_correlated", lambda split, x, variance: alike)
+    generator = torch.Generator().manual_seed(0)
+    A = CASSI(torch.rand(96, 96, generator=generator), (0, 1, 2, 3))
+    y = A.forward(torch.ones(4, 96, 96))
+    found = reconstruct_auto(A, y + 0.05 * torch.randn(y.shape, generator=generator))
+    assert found.plan.stages.count(stages.Tv(200)) == 1
+    assert len(found.stage_starts) == len(found.plan.stages) + alike
+    assert [record.iteration for record in found.result.history] == list(range(1, len(found.result.history) + 1))
+    lit = int((A.majorizer() > 0).sum())
+    assert found.evidence.held_out_pixels == pytest.approx((0.06 / 9 if alike else 0.02) * lit, rel=0.02)
