@@ -15,7 +15,8 @@ import tifffile
 from messages import refused
 from PIL import Image
 
-from cassi.files import read_cube, read_measurement
+import cassi
+from cassi.files import Levels, ReadOptions, read_cube, read_measurement, shared_levels
 from cassi.files.spectrum_files import read_spectrum
 from cassi.files.statements import letters
 
@@ -68,12 +69,19 @@ def envi(path, image, **stated):
 
 
 def tiff(path, image, *tags, **options):
-    extra = [(code, kind, len(value) + (kind == "s"), value, True) for code, kind, value in tags]
+    extra = [
+        (code, kind, (len(value) + (kind == "s")) // (1 + (kind == "2I")), value, True) for code, kind, value in tags
+    ]
     tifffile.imwrite(path, image, extratags=extra, **options)
     return path
 
 
-def gdal(path, **items):
+def dng(tag):
+    """Levels as cameras write them: a fraction, or one of each filter; the other as JSON."""
+    return lambda path, b, s: tiff(path, COUNTS, (50714, *tag(b[1])), (50717, "I", (s[1],)))
+
+
+def gdal(path, image=None, **items):
     """One page with the bands last and the items of each band, as GDAL writes them."""
     roles = ("scale", "offset")
     lines = [
@@ -82,13 +90,17 @@ def gdal(path, **items):
         for k, value in enumerate(values)
     ]
     tag = (42112, "s", f"<GDALMetadata>{''.join(lines)}</GDALMetadata>")
+    if image is not None:
+        return tiff(path, image, tag, metadata=None)
     return tiff(path, np.moveaxis(PACKED, 0, -1), tag, photometric="minisblack", planarconfig="contig", metadata=None)
 
 
-def png(path, image, bits):
+def png(path, image, *chunks):
+    """With chunks before its data: kind and bytes."""
     Image.fromarray(image).save(path)
-    data, chunk = path.read_bytes(), b"sBIT" + bytes([bits])
-    path.write_bytes(data[:33] + struct.pack(">I", 1) + chunk + struct.pack(">I", zlib.crc32(chunk)) + data[33:])
+    data = path.read_bytes()
+    more = [struct.pack(">I", len(b)) + k + b + struct.pack(">I", zlib.crc32(k + b)) for k, b in chunks]
+    path.write_bytes(data[:33] + b"".join(more) + data[33:])
     return path
 
 
@@ -115,12 +127,30 @@ def is_marked(path, **more):
     np.testing.assert_allclose(np.delete(m.y.ravel(), 2 * DETECTOR + 3), np.delete(Y.ravel(), 2 * DETECTOR + 3))
 
 
+def levels_are(write, **more):
+    """Stated of 10 bits, and overruled by those that are given."""
+
+    def check(path):
+        for names in (("black_level", "saturation"), ("Dark Level", "WhiteLevel"), ("pedestal", "Saturation_Value")):
+            write(path, (names[0], 40), (names[1], 800))
+            for given, black, saturation in (
+                ({}, 40, 800), ({"black_level": 0.0}, 0, 800), ({"black_level": 20, "saturation": 850}, 20, 850),
+            ):  # fmt: skip
+                m = read_measurement(path, levels=Levels(**given), **more)
+                np.testing.assert_allclose(m.y, (COUNTS - float(black)) / (1023 - black), atol=1e-6)
+                assert np.array_equal(m.bad_pixels, COUNTS >= saturation)
+                assert ("stated by the file" in " ".join(m.notes)) == (not given)
+                assert m.origin["black_level"] == black
+
+    return check
+
+
 def cube_is_read(path, expected=CUBE):
     np.testing.assert_allclose(read_cube(path)[0], expected, atol=6e-5)
 
 
-def step_is(path, step):
-    assert read_measurement(path).shifts == tuple(step * k for k in range(1 + (DETECTOR - W) // abs(step)))
+def step_is(path, step, **more):
+    assert read_measurement(path, **more).shifts == tuple(step * k for k in range(1 + (DETECTOR - W) // abs(step)))
 
 
 def each_unit(write):
@@ -143,14 +173,14 @@ def scaled(write):
     return lambda path: cube_is_read(write(path, scale.tolist(), offset.tolist()), expected)
 
 
-def in_any_place(write):
+def in_any_place(write, **more):
     def check(path):
         for step in (-2, 2, 3, 1, -1):
-            step_is(write(path, step), step)
-        refused(read_measurement, write(path, 5))
-        refused(read_measurement, write(path, np.nan))
-        assert read_measurement(write(path, -2), step=3).shifts == (0, 3, 6)  # what is given comes first
-        assert read_measurement(write(path, -2), num_bands=4).shifts == (0, -2, -4, -6)
+            step_is(write(path, step), step, **more)
+        refused(read_measurement, write(path, 5), **more)
+        refused(read_measurement, write(path, np.nan), **more)
+        assert read_measurement(write(path, -2), step=3, **more).shifts == (0, 3, 6)  # what is given comes first
+        assert read_measurement(write(path, -2), num_bands=4, **more).shifts == (0, -2, -4, -6)
 
     return check
 
@@ -228,20 +258,43 @@ TABLE = {
                    refused(read_measurement, save(p, y=COUNTS, mask=MASK, of={"bit_depth": 8}))],
         "`bit_depth`", "`bit_depth`",
     ) | {
+        "ENVI": ("`bit depth`", lambda p: full_scale_is(envi(p, COUNTS, bit_depth=12), 4095, mask=MASK)),
         "TIFF": ("BitsPerSample, MaxSampleValue, OME's SignificantBits", lambda p: [
             full_scale_is(tiff(p, COUNTS, (281, "H", (4095,))), 4095, mask=MASK),
             full_scale_is(tiff(p.with_suffix(".ome.tif"), COUNTS, metadata={"SignificantBits": 12}), 4095, mask=MASK)]),
         "PNG": ("sBIT", lambda p: [
-            full_scale_is(png(p, COUNTS, 12), 4095, mask=MASK),
-            full_scale_is(png(p, 16 * COUNTS, 12), 4095, mask=MASK),
-            *(refused(read_measurement, png(p, COUNTS, bits), mask=MASK) for bits in (0, 17))]),
+            full_scale_is(png(p, COUNTS, (b"sBIT", b"\x0c")), 4095, mask=MASK),
+            full_scale_is(png(p, 16 * COUNTS, (b"sBIT", b"\x0c")), 4095, mask=MASK),
+            *(refused(read_measurement, png(p, COUNTS, (b"sBIT", bits)), mask=MASK) for bits in (b"\0", b"\x11"))]),
+    },
+    "black level, saturation": in_each(
+        lambda p: [levels_are(lambda p, b, s: save(p, y=COUNTS, mask=MASK, of={b[0]: b[1], s[0]: s[1]}))(p),
+                   levels_are(lambda p, b, s: save(p, y=COUNTS, mask=MASK, on={"y": {b[0]: b[1], s[0]: s[1]}}))(p),
+                   levels_are(lambda p, b, s: save(p, y=COUNTS, mask=MASK, black_level=b[1], White_Level=s[1]))(p)],
+        "`black_level`, `DarkLevel` ...; `saturation`, `WhiteLevel` ...", "`black_level`, `y_saturation` ...",
+    ) | {
+        "ENVI": ("`black level`, `saturation`", levels_are(
+            lambda p, b, s: envi(p, COUNTS, **{b[0]: b[1], s[0]: s[1]}), mask=MASK)),
+        "TIFF": ("BlackLevel and WhiteLevel of DNG", lambda p: [
+            levels_are(dng(lambda b: ("2I", (100 * b, 100))), mask=MASK)(p),
+            levels_are(dng(lambda b: ("H", 4 * (b,))), mask=MASK)(p),
+            refused(read_measurement, tiff(p, COUNTS, (50714, "H", (1, 2, 3, 4))), mask=MASK)]),
+        "PNG": ("texts of these names", levels_are(
+            lambda p, b, s: png(p, COUNTS, *((b"tEXt", f"{k}\0{v}".encode()) for k, v in (b, s))), mask=MASK)),
     },
     "shifts, step, bands": in_each(
         lambda p: [in_any_place(lambda p, step: save(p, **SAVED, of={"step": step}))(p),
                    in_any_place(lambda p, step: save(p, **SAVED, step=step))(p),
                    p.suffix == ".h5" and in_any_place(lambda p, step: save(p, **SAVED, on={"y": {"step": step}}))(p)],
         "`shifts`; `step`, `num_bands`", "`shifts`; `step`, `num_bands`",
-    ),
+    ) | {
+        "ENVI": ("`shifts`; `step`", in_any_place(lambda p, step: envi(p, Y, step=step), mask=MASK)),
+        "TIFF": ("GDAL's, JSON's `step`", lambda p: [
+            in_any_place(lambda p, step: tiff(p, Y, metadata={"step": step}), mask=MASK)(p),
+            in_any_place(lambda p, step: gdal(p, Y, step=[step]), mask=MASK)(p)]),
+        "PNG": ("text `step`", in_any_place(
+            lambda p, step: png(p, COUNTS, (b"tEXt", b"step\0%r" % step)), mask=MASK)),
+    },
     "order of axes": in_each(
         lambda p: [orders(lambda p, order, cube: save(p, cube=cube, on={"cube": {"axes": order}}))(p),
                    p.suffix == ".h5" and [
@@ -345,6 +398,47 @@ def test_bands_that_do_not_fit_are_refused(tmp_path):
 def test_statements_that_cannot_be_are_refused(tmp_path, stated):
     refused(read_measurement, save(tmp_path / "a.h5", y=COUNTS, mask=MASK, of=stated))
     refused(read_measurement, save(tmp_path / "a.npz", y=COUNTS, mask=MASK, **stated))
+
+
+def test_levels_are_in_counts_whatever_the_file_made_of_these(tmp_path):
+    """Floats divided by the counts per unit; numbers with a scale and an offset."""
+    at = {"black_level": 40, "saturation": 800}
+    of_counts = {"on": {"y": at | {"scale_factor": 0.5, "add_offset": 7.0}}}
+    made = ((COUNTS / 500, {"of": at | {"scale": 500.0}}, 500), (COUNTS, of_counts, 2), (COUNTS * 1.0, {"of": at}, 1))
+    for values, stated, scale in made:
+        for name in ("a.h5", "a.mat", "a.npz"):
+            m = read_measurement(save(tmp_path / name, y=values, mask=MASK, **stated))
+            np.testing.assert_allclose(m.y, (COUNTS - 40.0) / scale, rtol=1e-5)
+            assert np.array_equal(m.bad_pixels, COUNTS >= 800)
+
+
+def test_files_with_levels_of_their_own_share_a_unit(tmp_path):
+    """Also beside floats; a level that is 0 lets counts be negative."""
+    y = np.where(COUNTS == COUNTS.max(), 1023, COUNTS)
+    files = [save(tmp_path / f"{b}.h5", y=y + b, mask=MASK, of={"black_level": b}) for b in (0, 50)]
+    files.append(save(tmp_path / "f.h5", y=(y + 30) / 2.0 + 0.25, mask=MASK, of={"black_level": 15.25}))
+    first, *others = (read_measurement(path, levels=shared_levels(files[:k], ReadOptions())) for k, path in
+                      ((2, files[0]), (2, files[1]), (1, files[0])))  # fmt: skip
+    assert np.allclose(first.y, others[0].y) and first.unit == others[0].unit and np.allclose(others[1].y, y / 1023)
+    levels = shared_levels(files, ReadOptions())
+    assert levels.counts_per_unit == 1 and np.allclose(read_measurement(files[0], levels=levels).y, y)
+    signed = save(tmp_path / "s.h5", y=y.astype(np.int16) - 9, mask=MASK, of={"black_level": 0})
+    assert np.allclose(read_measurement(signed).y * 1023, y - 9.0, atol=1e-3)
+
+
+def test_a_level_that_is_stated_is_not_estimated_again(tmp_path):
+    """Nor is it subtracted under a level that is given, in the unit of y."""
+    y, mask = np.full((24, 40), 300, np.uint16), np.ones((24, 34), np.float32)
+    y[:, :8], mask[:, :8] = 100, 0  # where almost no light can arrive
+    how = {"num_bands": 4, "solver": "gap-tv", "num_iters": 1, "camera": "as-given"}
+    for stated, given, left, taken in (
+        ({}, {}, 100 / 511, 0), ({"black_level": 90}, {}, 0, 90), ({"black_level": 0}, {}, 0, 0),
+        ({"black_level": 90}, {"black_level": 0.1}, 0.1, 0),
+    ):  # fmt: skip
+        path = save(tmp_path / "a.h5", y=y, mask=mask, of={"bit_depth": 9} | stated)
+        result = cassi.reconstruct(path, **how, **given)
+        assert result.outcomes[0].black_level == pytest.approx(left, abs=1e-3)
+        assert result.measurement.stored[0] == taken
 
 
 def test_light_above_the_stated_bits_is_saturated(tmp_path):

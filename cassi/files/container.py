@@ -6,7 +6,6 @@ meaning of the arrays is decided in `reading.py`.
 """
 
 import errno
-import itertools
 import math
 import os
 import threading
@@ -22,14 +21,7 @@ import numpy as np
 
 from cassi.errors import InputError, one_line
 from cassi.files.atomic import stamp_of
-from cassi.files.statements import (
-    UNITS_OF_WAVELENGTHS,
-    Entry as Entry,
-    Selection as Selection,
-    in_memory,
-    stated_as,
-    unpack,
-)
+from cassi.files.statements import WORDS, Entry as Entry, Selection as Selection, in_memory, stated_as, unpack, word_of
 
 MAX_READ_BYTES = 8 * 2**30  # held at once; multiplied by the environment variable CASSI_READ_LIMIT
 SLACK = 2**26  # bytes that a stored piece may hold beyond what it is declared to
@@ -50,19 +42,18 @@ LETTERS = {
 }
 
 
-NAMES = {  # of each role, in order of preference; compared in lower case and without the path inside the file
+NAMES = {  # of each role, in order of preference; compared by `word_of` and without the path inside the file
     "measurement": ("measurement", "measurements", "meas", "meas_real", "y", "snapshot", "snapshots", "frames", "g",
                     "cassiinput"),
-    "mask": ("mask", "mask_3d_shift", "mask3d_shift", "mask_3d", "mask3d", "masks", "coded_aperture", "phi", "ca"),
+    "mask": ("mask", "mask_3d_shift", "mask_3d", "masks", "coded_aperture", "phi", "ca"),
     "truth": ("cube", "truth", "img", "hsi", "omsi", "gt", "ground_truth", "orig", "x", "data_slice", "rad", "ref"),
     "wavelengths": ("wavelengths", "wavelength", "wl", "lambda", "lambdas", "lam28", "lambda_calib", "bands"),
     "shifts": ("shifts", "shift", "dispersion_shifts"),
     "mean band": ("mean_band",),
     "photograph": ("photograph", "side", "pan_img", "paninput", "pan", "rgb"),
-    "bad pixels": ("bad_pixels", "bad_pixel_mask", "badpixels", "hot_pixels"),
+    "bad pixels": ("bad_pixels", "bad_pixel_mask", "hot_pixels"),
     "sensitivity": ("sensitivity",),
 }  # fmt: skip
-NUM_BANDS = ("num_bands", "bands")  # where several are listed under the second, they are wavelengths
 NAMES |= {"cube": NAMES["truth"], "bad pixel map": NAMES["bad pixels"] + NAMES["mask"]}  # words for those asked for
 IMAGES, LISTS = ("measurement", "mask", "truth", "cube"), ("wavelengths", "shifts")
 UNITS = ("nm", "um", "angstrom", "cm1", "ghz", "thz", "ev", "m")  # at the end of a name
@@ -107,24 +98,24 @@ class Container:
         A vector is no image, as `x` and `y` where these are coordinates, and an image no list. A list may be an
         attribute of the file, and the name of wavelengths end in their unit.
         """
-        names, is_list, by_leaf = NAMES.get(role, (role,)), role in LISTS, dict[str, Entry]()
+        names = [word_of(name) for name in NAMES.get(role) or WORDS.get(role, (role,))]
+        is_list, by_leaf = role in LISTS, dict[str, Entry]()
         for attributes in (*(entry.attributes for entry in self.entries), self.attributes) if is_list else ():
-            units = stated_as(attributes, *UNITS_OF_WAVELENGTHS) if role == "wavelengths" else None
+            units = stated_as(attributes, "wavelength_units") if role == "wavelengths" else None
             for name, value in attributes.items():
-                if name.lower() in names and np.asarray(value).size > 1:
-                    by_leaf[name.lower()] = replace(in_memory(name, value, units), file=self)
+                if word_of(name) in names and np.asarray(value).size > 1:
+                    by_leaf[word_of(name)] = replace(in_memory(name, value, units), file=self)
         for entry in sorted(self.entries, key=lambda entry: entry.name.count("/"), reverse=True):
-            leaf = entry.name.rsplit("/", 1)[-1].lower()
-            long = sum(n > 1 for n in entry.shape)
-            is_axis = leaf in ("x", "y") or entry.attributes.get("CLASS") == "DIMENSION_SCALE"  # of another array
+            leaf, long = entry.name.rsplit("/", 1)[-1], sum(n > 1 for n in entry.shape)
+            is_axis = leaf.lower() in ("x", "y") or entry.attributes.get("CLASS") == "DIMENSION_SCALE"  # of another
             if entry.dtype is not None and (long > 1 if is_list else role in IMAGES and long < 2 and is_axis):
                 continue
-            if role == "wavelengths" and leaf in NUM_BANDS and long == 0:
+            if role == "wavelengths" and leaf.lower() == "bands" and long == 0:  # their number
                 continue
-            stem, _, unit = leaf.rpartition("_")
-            if role == "wavelengths" and stem in names and unit in UNITS:
+            stem, _, unit = leaf.lower().rpartition("_")
+            if role == "wavelengths" and word_of(stem) in names and unit in UNITS:
                 leaf, entry = stem, replace(entry, attributes={"units": unit} | dict(entry.attributes))
-            by_leaf[leaf] = entry
+            by_leaf[word_of(leaf)] = entry
         return next((by_leaf[name] for name in names if name in by_leaf), None)
 
     def pick(self, role: str, key: str | None = None) -> tuple[Entry, str | None]:
@@ -191,33 +182,34 @@ def find_each(role: str, *sources: Container) -> list[Entry]:
     return [entry for source in sources if (entry := source.find(role)) is not None]
 
 
-def number_in(role: str, *sources: Container | Entry) -> float | None:
-    """A number that the first of these files or arrays states, as an attribute or as an array of one value; or None.
+def number_in(statement: str, *sources: Container | Entry) -> float | None:
+    """A number that the first of these arrays, or else its file, states, as an attribute or an array of one value; or
+    None.
 
     Raises:
         InputError: it is stated, and is not one finite number.
     """
-    for source, name in itertools.product(sources, NUM_BANDS if role == "num_bands" else (role,)):
-        value = stated_as(source.attributes, name)
-        if isinstance(source, Container) and value is None and (entry := source.find(name)) is not None:
-            value = source.read(entry) if entry.dtype is not None else "what is no number"
-        if value is None or (name in NAMES["wavelengths"] and np.asarray(value).size > 1):
+    for source in (one for s in sources for one in ((s, s.file) if isinstance(s, Entry) else (s,))):
+        value = stated_as(source.attributes, statement)
+        if isinstance(source, Container) and value is None and (array := source.find(statement)) is not None:
+            value = array.read() if array.dtype is not None else str(array)
+        if value is None or (statement == "num_bands" and np.asarray(value).size > 1):  # wavelengths, named bands
             continue
         try:
-            (number,) = np.asarray(value, dtype=float).reshape(-1)
+            (number,) = np.asarray(value, dtype=float).reshape(-1).tolist()
         except (TypeError, ValueError):
             number = math.nan
         if not math.isfinite(number):
             where = source.path if isinstance(source, Container) else source.where
-            raise InputError(f"{where}: '{name}' must be one finite number, got {one_line(repr(value), 60)}")
+            raise InputError(f"{where}: '{statement}' must be one finite number, got {one_line(repr(value), 60)}")
         return float(number)
     return None
 
 
 def role_of(entry: Entry) -> str | None:
     """The role that the name of an entry implies ("measurement", "mask", "truth" ...), or None."""
-    leaf = entry.name.rsplit("/", 1)[-1].lower()
-    return next((role for role, names in NAMES.items() if leaf in names), None)
+    leaf = word_of(entry.name.rsplit("/", 1)[-1])
+    return next((role for role, names in NAMES.items() if leaf in map(word_of, names)), None)
 
 
 def covers(picked: Selection, shape: tuple[int, ...]) -> bool:

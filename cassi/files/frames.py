@@ -18,7 +18,7 @@ from cassi.files.layout import ends
 from cassi.files.opening import open_container
 from cassi.files.options import Levels, ReadOptions
 from cassi.files.reading import open_measurement
-from cassi.files.scaling import digits, full_scale, mask_to_float32, smallest_depth
+from cassi.files.scaling import digits, full_scale, levels_of, mask_to_float32, smallest_depth
 from cassi.optics.measurement import Measurement, join_shots
 from cassi.types import PathLike
 
@@ -76,7 +76,7 @@ def shared_levels(files: Sequence[PathLike], options: ReadOptions) -> Levels:
     left as counts if that is closer to the floats' mean level than fractions of full scale are. Frames are scanned one
     at a time; files that cannot be read are skipped and report their error later.
     """
-    highest, occurring, floats, means = None, 0, [], []
+    highest, occurring, floats, means, blacks = None, 0, [], [], list[float]()
     levels = options.levels
     for path in files if levels.bit_depth is None else ():
         try:
@@ -84,30 +84,35 @@ def shared_levels(files: Sequence[PathLike], options: ReadOptions) -> Levels:
             if opened.entry.dtype is None or opened.entry.dtype.kind not in "iu":
                 floats.append(opened)
                 continue
-            bits = opened.entry.bits
+            bits, black = opened.entry.bits, levels_of(opened.entry, levels).black_level
             for frame in opened.frames:
                 counts = opened.counts(frame)
-                if np.nanmin(counts) < 0 and levels.black_level is None:  # an error when it is read
+                if np.nanmin(counts) < 0 and black is None:  # an error when it is read
                     return levels
                 highest = max(int(np.nanmax(counts)) if bits is None else 2**bits - 1, highest or 0)
                 occurring |= digits(counts) if bits is None else 1
-                means.append(float(np.nanmean(counts)))
+                blacks.append(black or 0.0)
+                means.append(float(np.nanmean(counts)) - blacks[-1])
                 if bits is not None and frame:
                     break
         except InputError:
             continue
     if highest is None:
         return levels
-    full, black = full_scale(smallest_depth(highest), highest, occurring), levels.black_level or 0.0
-    beside, light = list[float](), np.mean(means) - black
+    full = full_scale(smallest_depth(highest), highest, occurring)
+    per = full - min(blacks)
+    levels = replace(levels, full_scale=full, counts_per_unit=per if min(blacks) < max(blacks) else None)
+    beside, light = list[float](), np.mean(means)
     for opened in floats[:MAX_FLOATS]:
         with suppress(InputError):
-            level = float(np.nanmean(opened.counts(opened.frames[0])))
-            beside += [level] if level > black else []
+            level = float(np.nanmean(opened.counts(opened.frames[0]))) - (
+                levels_of(opened.entry, levels).black_level or 0
+            )
+            beside += [level] if level > 0 else []
     if not beside or light <= 0:
-        return replace(levels, full_scale=full)
-    steps = [abs(math.log((np.mean(beside) - black) * unit / light)) for unit in (1.0, full - black)]
-    return replace(levels, full_scale=full, counts_per_unit=1.0 if steps[0] <= steps[1] else None)
+        return levels
+    steps = [abs(math.log(np.mean(beside) * unit / light)) for unit in (1.0, per)]
+    return replace(levels, counts_per_unit=1.0) if steps[0] <= steps[1] else levels
 
 
 def read_scene(

@@ -25,7 +25,7 @@ from cassi.files.layout import (
 )
 from cassi.files.opening import open_container
 from cassi.files.options import MAX_BANDS, Levels, ReadOptions
-from cassi.files.scaling import digits, mask_to_float32, plan_counts, read_leading, scale_cube, to_float32
+from cassi.files.scaling import digits, levels_of, mask_to_float32, plan_counts, read_leading, scale_cube, to_float32
 from cassi.files.statements import stated_as
 from cassi.files.wavelength_files import differing, parse_wavelengths, read_wavelengths, wavelength_source
 from cassi.optics.measurement import Measurement, any_bad
@@ -98,20 +98,14 @@ class OpenedMeasurement:
         """Read frames and their metadata; see `read_measurement`."""
         known, notes, container = self.known, list(self.known.notes), self.entry.file
         raw, bad = _bad_pixels_of(self.counts(frames), known.bad_pixels, frames, self.entry.declares_missing, notes)
-        kind, bits = self.entry.dtype or raw.dtype, self.entry.bits
-        counts = plan_counts(kind, float(raw.min()), float(raw.max()), bits, self.options.levels, digits(raw))
-        if (
-            kind.kind == "f"
-            and counts.saturation is None
-            and bits
-            and (per := number_in("scale", container, self.entry))
-        ):
-            # floats that were divided by the counts per unit, the largest of which is full scale
-            counts = replace(counts, saturation=(2.0**bits - 1.5) / per)
+        kind, levels = self.entry.dtype or raw.dtype, levels_of(self.entry, self.options.levels)
+        counts = plan_counts(kind, float(raw.min()), float(raw.max()), self.entry.bits, levels, digits(raw))
+        if (black := levels.black_level) is not None and black != self.options.levels.black_level:
+            notes.append(f"the black level {black:g} is stated by the file")
         y, saturated = counts.apply(raw, self.entry.where)
         del raw
         notes.append(counts.note)
-        origin = {**known.origin, **({"black_level": counts.black} if counts.black else {})}
+        origin = {**known.origin, **({} if black is None else {"black_level": counts.black})}
         full: np.ndarray = np.logical_or.reduce(saturated.reshape(-1, *saturated.shape[-2:]))
         if count := int(np.count_nonzero(full)):
             origin["saturated"] = count
@@ -184,7 +178,7 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
     filters = "given" if isinstance(options.pattern, np.ndarray) else Path(options.pattern or "").name
     origin = {"wavelengths": source_of_nm, "refined": _refined(mask_entry.file), "filters": filters}
     origin |= {} if filters else {"mask": mask_entry.file.path.name}
-    units = stated_as(container.attributes, "unit"), stated_as(entry.attributes, "units")
+    units = stated_as(entry.attributes, "units"), stated_as(container.attributes, "units")
     known = Measurement(
         y=np.empty((0, 0), np.float32),
         mask=mask,
@@ -192,12 +186,12 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
         wavelengths=nm,
         mean_band=_mean_band(container, across, mask.shape[-2:], notes),
         bad_pixels=any_bad((bad, dead)),
-        mask_error=0.0 if filters else number_in("mask_error", mask_entry.file, mask_entry),
+        mask_error=0.0 if filters else number_in("mask_error", mask_entry),
         sensitivity=sensitivity,
         unit=next((str(value) for value in units if value is not None), ""),
-        scale=number_in("scale", container, entry) or 1.0,
-        gain=number_in("gain", container, entry),
-        read_noise=number_in("read_noise", container, entry),
+        scale=number_in("scale", entry) or 1.0,
+        gain=number_in("gain", entry),
+        read_noise=number_in("read_noise", entry),
         notes=tuple(notes),
         transposed=across,
         source=container.path.name,
@@ -252,12 +246,12 @@ def _geometry(
             raise InputError(f"{shifts.where} must be finite [pixel]")
         if num_bands not in (None, stored.size):
             raise InputError(f"{shifts.where} holds {stored.size} bands, {num_bands} were given")
-        steps, stated = np.diff(stored), number_in("step", shifts.file)
+        steps, stated = np.diff(stored), number_in("step", shifts)
         if stated is not None and steps.any() and np.ptp(steps) == 0 and stated != steps[0]:
             raise InputError(f"{shifts.where} are {steps[0]:g} px apart, the step is {stated:g} px; give it")
         return stored, None, num_bands
-    step = number_in("step", entry.file, mask.file, entry, mask)
-    bands = number_in("num_bands", entry.file, mask.file)
+    step = number_in("step", entry, mask)
+    bands = number_in("num_bands", entry, mask)
     if step is not None:
         notes.append(f"the step of {step:g} px is stated by the file")
     if num_bands is None and bands is not None and rank == 2:
@@ -391,9 +385,9 @@ def _explains(opened: OpenedMeasurement, cube: np.ndarray, frames: int | slice |
     light = np.zeros_like(opened.counts(0), dtype=np.float64)
     for start, band in zip(starts, opened.known.mask * cube.astype(np.float32), strict=True):
         light[:, start : start + band.shape[-1]] += band[:, : light.shape[-1] - start]
-    residuals = []
+    residuals, black = [], levels_of(opened.entry, opened.options.levels).black_level or 0
     for frame in opened.frames:
-        y = np.nan_to_num(opened.counts(frame).astype(np.float64)) - (opened.options.levels.black_level or 0)
+        y = np.nan_to_num(opened.counts(frame).astype(np.float64)) - black
         cosine = float((y * light).sum()) / max(float(np.linalg.norm(y) * np.linalg.norm(light)), 1e-300)
         residuals.append(math.sqrt(max(0.0, 1 - cosine**2)))
     picked = residuals if frames is None else residuals[frames]

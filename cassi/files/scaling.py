@@ -1,12 +1,14 @@
 """Turns stored numbers into valid float32 arrays: axes, counts, checks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from cassi.errors import InputError, Note
-from cassi.files.container import Entry
+from cassi.files.container import Entry, number_in
 from cassi.files.options import Levels
+from cassi.files.statements import is_packed, scaled
 from cassi.optics.measurement import MASK_RANGE, RELATIVE, as_transmission
 
 BIT_DEPTHS = (8, 10, 12, 14, 16)
@@ -50,6 +52,24 @@ class Counts:
         scaled = np.subtract(values, self.black, dtype=wide)
         scaled /= self.scale
         return to_float32(scaled, name), saturated
+
+
+def levels_of(entry: Entry, given: Levels) -> Levels:
+    """The levels that are given, and for those that are not what the file states of the counts of an array.
+
+    Counts are the numbers stored. Floats may have been divided by the counts per unit, if the file states that `scale`.
+    """
+    divided = entry.dtype is not None and entry.dtype.kind == "f" and not is_packed(entry.attributes)
+    scale, whole = number_in("scale", entry) if divided else None, (slice(None),) * len(entry.shape)
+    stated = {name: number_in(name, entry) for name in ("black_level", "saturation")}
+    if stated["saturation"] is None and scale and entry.bits:
+        stated["saturation"] = 2.0**entry.bits - 1.5
+    left: dict[str, Any] = {
+        name: float(scaled(entry, np.array(level), whole)) / (scale or 1.0)
+        for name, level in stated.items()
+        if level is not None and getattr(given, name) is None
+    }
+    return replace(given, **left)
 
 
 def digits(values: np.ndarray) -> int:
@@ -111,7 +131,7 @@ def plan_counts(
     if dtype.kind == "f" and bit_depth is None:
         full = full_scale(smallest_depth(maximum), maximum, occurring) if occurring else 0.0
         saturation = full if saturation is None and maximum == full > 0 else saturation
-        if black_level is None:
+        if black == 0:
             return Counts(0.0, 1.0, saturation, RELATIVE, "float data, kept in the unit of the file")
         note = f"counts scaled to y = counts - {black:g}"
         return Counts(black, 1.0, saturation, f"{RELATIVE}, above black", Note(note, "counts"))

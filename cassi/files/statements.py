@@ -21,25 +21,27 @@ if TYPE_CHECKING:
 
 Selection = tuple[slice, ...]
 
-# The words of each statement, in lower case and with single underscores; an array may be called NAME_axes for NAME.
+# The words of each statement, compared by `word_of`; in files without attributes NAME_axes is of the array NAME.
 WORDS = {
     "units": ("units", "unit"),
     "scale_factor": ("scale_factor", "data_gain_values"),
     "add_offset": ("add_offset", "data_offset_values"),
     "reflectance_scale": ("reflectance_scale", "reflectance_scale_factor"),
-    "missing_value": ("missing_value", "fillvalue", "fill_value", "data_ignore_value", "nodata", "no_data",
-                      "no_data_value", "nodata_value"),
+    "missing_value": ("missing_value", "fill_value", "data_ignore_value", "no_data", "no_data_value"),
     **{name: (name,) for name in ("valid_range", "valid_min", "valid_max", "unsigned", "interleave")},
-    "bit_depth": ("bit_depth", "significant_bits", "bitdepth"),
+    "bit_depth": ("bit_depth", "significant_bits"),
+    "black_level": ("black_level", "black_value", "dark_level", "dark_value", "bias_level", "pedestal"),
+    "saturation": ("saturation", "saturation_level", "saturation_value", "white_level"),
     "axes": ("axes", "dims", "dimension_labels", "array_dimensions"),
+    "wavelength_units": ("wavelength_units", "wavelengths_units", "wavelength_unit"),
+    "num_bands": ("num_bands", "bands"),  # where several are listed under the second, they are wavelengths
+    **{name: (name,) for name in ("step", "num_shots", "scale", "gain", "read_noise", "mask_error")},
 }  # fmt: skip
 LIMITS = {"valid_range", "valid_min", "valid_max"}
-NUMERIC = WORDS.keys() - {"units", "bit_depth", "axes", "interleave"}  # those that change numbers
-STATEMENTS = {word: statement for statement, words in WORDS.items() for word in words}
+NUMERIC = {"scale_factor", "add_offset", "reflectance_scale", "missing_value", "unsigned", *LIMITS}  # change numbers
+OF_FILE = {"units", "bit_depth", "black_level", "saturation", "wavelength_units", "num_bands", "step", "num_shots",
+           "scale", "gain", "read_noise", "mask_error"}  # fmt: skip
 MAX_STATED = 256  # numbers of a statement that an array makes
-UNITS_OF_WAVELENGTHS = ("wavelength_units", "wavelengths_units", "wavelength_unit")
-OF_FILE = {"bit_depth", "step", "num_bands", "num_shots", "unit", "scale", "gain", "read_noise", "mask_error",
-           *UNITS_OF_WAVELENGTHS}  # fmt: skip
 LETTER = {
     **dict.fromkeys(("n", "t", "i", "q", "z", "frame", "time", "snapshot", "shot"), "N"),
     **dict.fromkeys(("c", "s", "b", "wavelength", "lambda", "wl", "band", "channel", "spectral", "wavenumber"), "C"),
@@ -100,21 +102,29 @@ def valid_axes(axes: object, rank: int) -> str | None:
     return str(axes) if valid else None
 
 
-def word_of(name: str, start: str = "") -> str:
-    """A name of an attribute as `WORDS` have it, without its start: `Data Ignore Value` is data_ignore_value."""
-    return re.sub(r"[^0-9a-z]+", "_", name.removeprefix(start).lower()).strip("_")
+def word_of(name: str) -> str:
+    """A name without its case, blanks and underscores, by which names are compared."""
+    return re.sub(r"[\W_]+", "", name.lower())
 
 
-def stated_as(attributes: Mapping[str, object], *words: str) -> object:
-    """What is stated under one of these words, whatever its case and blanks; None where nothing is."""
-    return next((value for name, value in attributes.items() if word_of(name) in words), None)
+STATEMENTS = {word_of(word): statement for statement, words in WORDS.items() for word in words}
+
+
+def statement_of(name: str) -> str | None:
+    """The statement that an attribute of this name makes: `Data Ignore Value` is a missing_value; None: it is none."""
+    return STATEMENTS.get(word_of(name))
+
+
+def stated_as(attributes: Mapping[str, object], statement: str) -> object:
+    """What attributes state, under any of its words; None where they do not."""
+    return next((value for name, value in attributes.items() if statement_of(name) == statement), None)
 
 
 def understood(attributes: Mapping[str, object]) -> dict[str, object]:
     """The attributes of an array with its statements by the names of `WORDS`; others stay."""
     found: dict[str, object] = {}
     for name, value in attributes.items():
-        statement = STATEMENTS.get(word_of(name), name)
+        statement = statement_of(name) or name
         # The HDF5 of an airborne campaign divides by what it calls Scale_Factor.
         if name == "Scale_Factor" and numbers(name, value).min() > 1:
             statement = "reflectance_scale"
@@ -129,8 +139,7 @@ def companions(entries: Iterable[Entry], values: dict[str, object]) -> tuple[tup
     made, of_arrays = [], set[str]()
     for entry in entries:
         start = f"{entry.name}_"
-        heard = [n for n in values if n.startswith(start) and word_of(n, start) in STATEMENTS.keys() | OF_FILE]
-        said = {n: n.removeprefix(start) for n in heard}
+        said = {n: n.removeprefix(start) for n in values if n.startswith(start) and statement_of(n.removeprefix(start))}
         made.append(stated(entry, {word: values[name] for name, word in said.items()}) if said else entry)
         of_arrays |= said.keys()
     one = {name: value for name, value in values.items() if not isinstance(value, list)}
@@ -155,7 +164,7 @@ def stated(entry: Entry, attributes: Mapping[str, object]) -> Entry:
         axes = "".join(axes[k] for k in order)
     if dtype is not None and dtype.kind == "i" and str(said.get("unsigned")).lower() == "true":
         dtype = np.dtype(f"u{dtype.itemsize}")
-    if dtype is not None and dtype.kind in "iuf" and _is_packed(said):
+    if dtype is not None and dtype.kind in "iuf" and is_packed(said):
         dtype = np.dtype(float)
     bits = entry.bits if "bit_depth" not in said else round(float(numbers("bit_depth", said["bit_depth"])[0]))
     if bits is not None and not 1 <= bits <= 32:
@@ -207,7 +216,7 @@ def numbers(name: str, value: object) -> np.ndarray:
     return found
 
 
-def _is_packed(said: Mapping[str, object]) -> bool:
+def is_packed(said: Mapping[str, object]) -> bool:
     """Whether numbers are scaled: by one, and moved by nothing, they are counts as they are."""
     plain = {"scale_factor": "1", "add_offset": "0", "reflectance_scale": "1"}
     return any(name in said and {f"{n:g}" for n in numbers(name, said[name])} != {one} for name, one in plain.items())
@@ -226,10 +235,19 @@ def unpack(entry: Entry, values: np.ndarray, picked: Selection) -> np.ndarray:
     if limits := {name: numbers(name, said[name]) for name in LIMITS if name in said}:
         both = limits.get("valid_range", np.array([-np.inf, np.inf]))
         missing |= (values < limits.get("valid_min", both)[0]) | (values > limits.get("valid_max", both)[-1])
-    if _is_packed(said):
-        scale, offset = _for_bands(entry, "scale_factor", 1.0, picked), _for_bands(entry, "add_offset", 0.0, picked)
-        values = (values.astype(np.float64) * scale + offset) / _for_bands(entry, "reflectance_scale", 1.0, picked)
+    values = scaled(entry, values, picked)
     return np.where(missing, np.nan, values.astype(np.float64)) if missing.any() else values
+
+
+def scaled(entry: Entry, values: np.ndarray, picked: Selection) -> np.ndarray:
+    """Numbers of an array as read, from those stored; see above."""
+    if not is_packed(entry.attributes):
+        return values
+    scale, offset, part = (
+        _for_bands(entry, name, usual, picked)
+        for name, usual in (("scale_factor", 1.0), ("add_offset", 0.0), ("reflectance_scale", 1.0))
+    )
+    return np.asarray((values.astype(np.float64) * scale + offset) / part)
 
 
 def _for_bands(entry: Entry, name: str, usual: float, picked: Selection) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from cassi.errors import InputError
 from cassi.files.container import Entry
 from cassi.files.opening import open_container
-from cassi.files.statements import UNITS_OF_WAVELENGTHS, stated_as
+from cassi.files.statements import stated_as
 from cassi.files.tables import WAVE, read_table, rows_of_numbers
 from cassi.optics.wavelengths import PRESETS, check_wavelengths, to_nanometers
 
@@ -103,7 +103,7 @@ def read_wavelengths(entry: Entry, num_bands: int) -> np.ndarray | None:
 
 
 def _unit_of(entry: Entry) -> str | None:
-    of_file = stated_as(entry.file.attributes, *UNITS_OF_WAVELENGTHS)
+    of_file = stated_as(entry.file.attributes, "wavelength_units")
     if (stated := entry.attributes.get("units", of_file)) is None:
         return None
     first = np.asarray(stated).reshape(-1)[0]

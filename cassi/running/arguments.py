@@ -17,7 +17,7 @@ from cassi.evidence.noise import CameraNoise
 from cassi.files.filters import read_masks
 from cassi.files.frames import read_scene
 from cassi.files.layout import displaced_down, sheared_masks, shifts_and_mask
-from cassi.files.options import ReadOptions
+from cassi.files.options import Levels, ReadOptions
 from cassi.files.wavelength_files import parse_wavelengths, wavelength_source
 from cassi.optics.measurement import Measurement, as_transmission, check_arrays, for_kernels
 from cassi.optics.outliers import remove_outliers
@@ -74,8 +74,9 @@ def read_options(settings: Settings) -> ReadOptions:
     """How a measurement is read, as far as settings say it."""
     arrays = {name: as_numpy(getattr(settings, name)) for name in ("wavelengths", "pattern", "response", "crosstalk")}
     step = 0 if settings.camera in IN_PLACE else settings.step
-    how = {"num_bands": settings.num_bands, "step": step, "sheared": settings.camera == "dd"}
-    return ReadOptions(**how, pattern_offset=settings.pattern_offset, **arrays)  # type: ignore[arg-type]
+    how: dict[str, Any] = {"num_bands": settings.num_bands, "step": step, "sheared": settings.camera == "dd"}
+    how |= {} if settings.black_level is None else {"levels": Levels(black_level=0.0)}  # it is in the unit of y
+    return ReadOptions(**how, pattern_offset=settings.pattern_offset, **arrays)
 
 
 def _from_arrays(measurement: Array, mask: Array | None, settings: Settings) -> Measurement:

@@ -43,7 +43,7 @@ def open_envi(path: Path) -> Container:
             raise InputError(f"{path}: ENVI data with gaps (frame offsets) are not read; save them without")
         shape = image.shape[:2] if image.shape[2] == 1 else image.shape
         attributes = {
-            name: value for name, value in image.metadata.items() if name not in ("interleave", "description")
+            name: value for name, value in image.metadata.items() if name not in ("interleave", "description", "bands")
         }
         entries = [stated(Entry("image", tuple(shape), np.dtype(image.dtype), "HWC"[: len(shape)]), attributes)]
         if (centers := image.metadata.get("wavelength")) is not None:

@@ -22,10 +22,11 @@ from cassi.files.container import (
     damage_as_input_error,
 )
 from cassi.files.formats.hdf5_filters import check_chunks, missing_filter
-from cassi.files.statements import OF_FILE, WORDS, companions, letters, stated, word_of
+from cassi.files.statements import OF_FILE, companions, letters, stated, statement_of, word_of
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 MAX_TEXT = 100  # letters or words of a statement
+OF_LISTS = {word_of(name) for role in LISTS for name in NAMES[role]}
 MATLAB_PRIVATE = ("#refs#/", "#subsystem#/")  # groups with the content of cells and objects
 
 
@@ -41,9 +42,10 @@ def open_hdf5(path: Path) -> Container:
         if not isinstance(name, str) or name.startswith(MATLAB_PRIVATE):
             return
         if not isinstance(node, h5py.Dataset):
-            heard = OF_FILE.union(*(NAMES[role] for role in LISTS))
-            of_file = {key: value for key, value in _attributes(node).items() if word_of(key) in heard}
-            attributes.update(of_file | attributes)
+            said = _attributes(node).items()
+            attributes.update(
+                {k: v for k, v in said if statement_of(k) in OF_FILE or word_of(k) in OF_LISTS} | attributes
+            )
         elif not (name in COUNTERS and node.is_scale):
             entries.append(_entry(name, node))
             if entries[-1].problem == "text" and node.size <= MAX_TEXT:
@@ -96,7 +98,7 @@ def _attributes(node: h5py.HLObject) -> dict[str, object]:
     held = 0
     for name in node.attrs:
         stored = node.attrs.get_id(name)
-        if stored.dtype.kind == "O" and stored.shape and word_of(name) not in WORDS["axes"]:
+        if stored.dtype.kind == "O" and stored.shape and statement_of(name) != "axes":
             continue  # texts or references, which may all be one, stored once
         if stored.get_storage_size() <= SLACK:
             value = node.attrs[name]
@@ -131,7 +133,7 @@ def _entry(name: str, dataset: h5py.Dataset) -> Entry:
             dtype = np.dtype(bool)
     # The names of the axes, as NetCDF-4 and the dimension scales of HDF5 have them.
     words = [dim.label or (str(dim[0].name).rpartition("/")[2] if len(dim) else "") for dim in dataset.dims]
-    axes = letters(words, len(shape)) if shape and "axes" not in map(word_of, attributes) else None
+    axes = letters(words, len(shape)) if shape and "axes" not in map(statement_of, attributes) else None
     return stated(Entry(name, shape, dtype, axes), attributes)
 
 

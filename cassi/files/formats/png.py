@@ -8,6 +8,7 @@ import numpy as np
 
 from cassi.errors import InputError
 from cassi.files.container import Container, Entry, Selection, damage_as_input_error
+from cassi.files.statements import OF_FILE, statement_of
 
 TYPES = {"1": "bool", "L": "uint8", "I;16": "uint16", "I": "uint16", "I;16B": "uint16"}  # by the modes of Pillow
 
@@ -21,7 +22,7 @@ def open_png(path: Path) -> Container:
     from PIL import Image
 
     with damage_as_input_error(path, "PNG"), Image.open(path, formats=["PNG"]) as image:
-        (width, height), mode = image.size, image.mode
+        (width, height), mode, texts = image.size, image.mode, dict(image.info)
         image.verify()  # the checksums, which reading ignores
     if mode not in TYPES:
         raise InputError(f"{path}: a color PNG (mode {mode}), expected one grey channel; a snapshot has no colors")
@@ -41,7 +42,8 @@ def open_png(path: Path) -> Container:
         repeated = values >> (whole - bits) << (whole - bits) | values >> bits
         scaled = not (values & ((1 << (whole - bits)) - 1)).any() or (2 * bits >= whole and (values == repeated).all())
         bits = whole if scaled else bits
-    return Container(path, "PNG", (replace(entry, bits=bits),), read)
+    said = {str(name): value for name, value in texts.items() if statement_of(str(name)) in OF_FILE}
+    return Container(path, "PNG", (replace(entry, bits=bits),), read, said)
 
 
 def _significant_bits(path: Path) -> int | None:

@@ -24,7 +24,7 @@ from cassi.files.container import (
     check_size,
     damage_as_input_error,
 )
-from cassi.files.statements import OF_FILE, in_memory, stated, valid_axes, word_of
+from cassi.files.statements import OF_FILE, in_memory, stated, statement_of, valid_axes
 
 KNOWN_COMPRESSION = {1, 5, 8, 32773, 32946}  # none, LZW, deflate (two codes), PackBits; others need rare codecs
 DEFLATED = {8, 32946}
@@ -35,6 +35,7 @@ READING = ContextVar("READING", default=False)  # in this thread
 logging.getLogger("tifffile").addFilter(lambda record: not READING.get())
 LETTERS = str.maketrans("YXSTIQZ", "HWCNNNN")  # from the axes of tifffile
 MAX_SAMPLE, GDAL_METADATA, GDAL_NODATA, MICROMANAGER = 281, 42112, 42113, 51123  # tags
+LEVELS, RATIOS = {"black_level": 50714, "saturation": 50717}, (5, 10)  # tags of DNG, and types of two numbers
 
 
 def open_tiff(path: Path) -> Container:
@@ -87,7 +88,9 @@ def open_tiff(path: Path) -> Container:
                 values[...] = page.asarray()
         return out.reshape(*numbers.shape, *entry.shape[rank:])[(slice(None),) * rank + picked[rank:]]
 
-    return Container(path, "TIFF", tuple(entries), read, {k: v for k, v in attributes.items() if word_of(k) in OF_FILE})
+    return Container(
+        path, "TIFF", tuple(entries), read, {k: v for k, v in attributes.items() if statement_of(k) in OF_FILE}
+    )
 
 
 def _attributes(page: Any, dtype: np.dtype) -> dict[str, object]:
@@ -104,16 +107,21 @@ def _attributes(page: Any, dtype: np.dtype) -> dict[str, object]:
         found["bit_depth"] = most.bit_length()
     elif bits < dtype.itemsize * 8:
         found["bit_depth"] = int(bits)
+    for name, tag in LEVELS.items():
+        if (level := page.tags.get(tag)) is not None:
+            each = np.array(level.value, dtype=float).reshape(-1)
+            each = each[::2] / each[1::2] if level.dtype in RATIOS else each
+            found[name] = np.unique(each)  # of the filters of a mosaic
     if (nodata := str(page.tags.valueof(GDAL_NODATA) or "").strip("\0 ")) not in ("", "none"):
         found["missing_value"] = nodata
     bands = dict[str, dict[int, str]]()
     for item in ElementTree.fromstring(page.tags.valueof(GDAL_METADATA) or "<GDALMetadata/>").iter("Item"):
         name = str(item.get("role") or item.get("name")).lower()
         bands.setdefault(GDAL.get(name, name), {})[int(item.get("sample", 0))] = (item.text or "").strip()
-    for name, each in bands.items():
-        values = [each[k] for k in sorted(each)]
-        if name == "wavelength_units":
-            found[name] = values[0]
+    for name, items in bands.items():
+        values = [items[k] for k in sorted(items)]
+        if statement_of(name) in OF_FILE:
+            found[name] = values[0] if len(set(values)) == 1 else values
         elif name.startswith("central_wavelength_"):
             found |= {"wavelengths": [float(v) for v in values], "wavelength_units": name[-2:]}
         elif name in GDAL.values():
