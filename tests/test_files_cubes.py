@@ -1,5 +1,6 @@
 """Cubes that are turned, at other wavelengths, or in other formats: against loops, closed forms and the file itself."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from messages import check_refusal, check_words, refused
 import cassi
 from cassi.cli.main import main
 from cassi.files import read_cube, write_cube
-from cassi.files.cubes import TURNS, export_cube, parse_output_bands, resample, resampling, turn
+from cassi.files.cubes import TURNS, export_cube, parse_output_bands, resample, resampling, turn, turn_of
 from cassi.looking.regions import Region, spectrum_of
 from cassi.looking.report_data import read_report
 from cassi.priors.spectral_basis import resolution, smooth_basis
@@ -35,6 +36,25 @@ def test_pictures_are_turned(how):
         expected[PLACES[how](i, j, 4, 7)] = picture[i, j]
     assert np.array_equal(turn(picture, how), expected)
     assert np.array_equal(turn(torch.as_tensor(picture)[None], how)[0].numpy(), expected)
+
+
+def test_turns_after_each_other_are_one_turn(tmp_path):
+    """All pairs, by pictures; two files that are turned alike by other steps are compared, and turned back."""
+    picture = np.random.default_rng(0).random((5, 8))
+    for pair in itertools.product(TURNS, repeat=2):
+        there, how = turn(turn(picture, pair[0]), pair[1]), turn_of(*pair)
+        assert np.array_equal(turn(picture, how), there) and np.array_equal(
+            turn(there, turn_of(how, back=True)), picture
+        )
+        assert len(how.split(", ")) == 1 or how.endswith("0, flip")
+    write_cube(tmp_path / "none.h5", np.random.default_rng(0).random((6, 5, 8)), wavelengths=NM)
+    export_cube(tmp_path / "none.h5", tmp_path / "once.h5", turn_result="180")
+    export_cube(tmp_path / "none.h5", tmp_path / "half.h5", turn_result="90")
+    export_cube(tmp_path / "half.h5", tmp_path / "twice.h5", turn_result="90")
+    export_cube(tmp_path / "half.h5", tmp_path / "back.h5", turn_result="270")
+    for a, b in (("once", "twice"), ("none", "back")):
+        assert main(["compare", *(str(tmp_path / f"{name}.h5") for name in (a, b))]) == 0
+    refused(turn_of, "around")
 
 
 def test_other_wavelengths_meet_the_bands_and_smooth_spectra_between_them():

@@ -16,7 +16,7 @@ from cassi.calibration.captures import MaskError
 from cassi.errors import InputError, parse_json
 from cassi.files import open_container, write_arrays
 from cassi.files.container import damage_as_input_error
-from cassi.files.cubes import turn
+from cassi.files.cubes import turn, turn_of
 from cassi.optics.measurement import MAX_TRANSMISSION, Measurement, any_bad
 from cassi.optics.outliers import MAX_SHARE
 
@@ -237,7 +237,7 @@ def read_found_mask(path: str | os.PathLike[str], given: np.ndarray | None = Non
     with damage_as_input_error(Path(path), "a result"):
         known = parse_json(str(container.attributes.get("camera", "{}")))
         how = str(container.attributes.get("turned", "none"))
-        back = {"90": "270", "270": "90"}.get(how, how)
+        back = turn_of(how, back=True)
         if given is None and stored is not None:
             given = turn(container.read(stored), back)
         if given is None or not known.get("accepted"):

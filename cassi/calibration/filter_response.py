@@ -36,7 +36,8 @@ class FilterResponse(NamedTuple):
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write the file of a camera, for --mask; OutputError as of `cassi.files.write_arrays`."""
         arrays = {**self._asdict(), "shifts": np.zeros(len(self.mask), np.int64)}
-        return write_arrays(path, arrays, axes={"mask": "CHW"}, attributes={"mask_error": 0.0}, overwrite=overwrite)
+        stated = {"mask_error": 0.0, "camera_kind": "mosaic"}
+        return write_arrays(path, arrays, axes={"mask": "CHW"}, attributes=stated, overwrite=overwrite)
 
 
 def calibrate_filters(

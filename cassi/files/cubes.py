@@ -75,16 +75,37 @@ Picture = TypeVar("Picture", np.ndarray, Tensor)
 
 
 def turn(picture: Picture, how: str) -> Picture:
-    """Turn pictures (..., H, W) by 90, 180 or 270 degrees clockwise, or "flip" them top to bottom.
+    """Turn pictures (..., H, W) by 90, 180 or 270 degrees clockwise, "flip" them top to bottom, or "90, flip".
 
     Example:
         >>> turn(np.array([[1, 2], [3, 4]]), "90").tolist()
         [[3, 1], [4, 2]]
     """
-    if isinstance(picture, Tensor):
-        return picture.flip(-2) if how == "flip" else torch.rot90(picture, TURNS[how], (-2, -1))
-    turned = np.flip(picture, -2) if how == "flip" else np.rot90(picture, TURNS[how], (-2, -1))
-    return np.ascontiguousarray(turned)
+    for step in how.split(", "):
+        if isinstance(picture, Tensor):
+            picture = picture.flip(-2) if step == "flip" else torch.rot90(picture, TURNS[step], (-2, -1))
+        else:
+            picture = np.flip(picture, -2) if step == "flip" else np.rot90(picture, TURNS[step], (-2, -1))
+    return picture if isinstance(picture, Tensor) else np.ascontiguousarray(picture)
+
+
+def turn_of(*steps: str, back: bool = False) -> str:
+    """One turn for several after each other, or `back` from them.
+
+    Raises:
+        InputError: words that are no turn.
+
+    Example:
+        >>> turn_of("90", "90"), turn_of("90, flip", "flip"), turn_of("90", back=True)
+        ('180', '90', '270')
+    """
+    corners, how = np.arange(4).reshape(2, 2), ", ".join(steps)
+    if not set(how.split(", ")) <= TURNS.keys():
+        raise InputError(f"turned {how!r}: expected {', '.join(TURNS)}")
+    there = turn(corners, how)
+    each = (*TURNS, *(f"{name}, flip" for name in ("90", "180", "270")))
+    start, end = (there, corners) if back else (corners, there)
+    return next(name for name in each if np.array_equal(turn(start, name), end))
 
 
 def parse_output_bands(given: str | Sequence[float] | np.ndarray) -> np.ndarray:
@@ -168,7 +189,7 @@ def resample(cube: Picture, weights: np.ndarray, *, spread: bool = False) -> Pic
 
 def check_turned_alike(a: PathLike, b: PathLike) -> None:
     """Raise InputError for two files whose pictures are turned differently, as far as they say so."""
-    first, second = (str(open_container(Path(path)).attributes.get("turned", "none")) for path in (a, b))
+    first, second = (turn_of(str(open_container(Path(path)).attributes.get("turned", "none"))) for path in (a, b))
     if first != second:
         what = f"{a} is turned ({first}) and {b} is not in the same way ({second})"
         raise InputError(f"{what}; turn one of them: cassi export --turn-result")
@@ -213,14 +234,14 @@ def export_cube(
     said = list[str]()
     if output_bands is not None:
         nm, weights, words = resampling(nm, output_bands, float(str(attributes.get("resolution_nm", 0))))
-        cube, said = resample(cube, weights), [words]
+        cube, said, attributes["output_bands"] = resample(cube, weights), [words], nm.tolist()
         for name in {"truth", "uncertainty", "visibility"} & set(datasets):
             datasets[name] = resample(datasets[name], weights, spread=name == "uncertainty")
     if turn_result != "none":
         cube = turn(cube, turn_result)
         pictures = {name for name in datasets if LETTERS.get(name, "")[-2:] == "HW"}
         datasets |= {name: turn(datasets[name], turn_result) for name in pictures}
-        attributes["turned"] = ", ".join(filter(None, (str(attributes.get("turned", "")), turn_result)))
+        attributes["turned"] = turn_of(str(attributes.get("turned", "none")), turn_result)
     write_cube(target, cube, wavelengths=nm, datasets=datasets, attributes=attributes, overwrite=overwrite)
     return said
 

@@ -176,7 +176,8 @@ def options_of_shots(
             f"({num_shots}, C, H, W), or {num_shots} files of masks"
         )
     stack = mask_to_float32(np.moveaxis(entry.read(), axis, 0), entry.where)[0]
-    return tuple(replace(options, mask=mask, mask_key=None) for mask in stack)
+    name = entry.file.path.name
+    return tuple(replace(options, mask=mask, mask_name=name, mask_key=None) for mask in stack)
 
 
 def is_stack(path: PathLike, key: str | None = None) -> bool:

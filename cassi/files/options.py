@@ -56,6 +56,7 @@ class ReadOptions:
         num_bands: number of bands C.
         wavelengths: (C,) [nm], or text for `parse_wavelengths`.
         levels: scale of the counts.
+        mask_name: file that a mask in memory was read from.
         sheared: the mask is the whole coded aperture of a double disperser, wider than the snapshot.
         pattern: filters of a mosaic sensor in place of a mask (`cassi.files.filters.read_pattern`), and pattern_offset,
             response, crosstalk: arrays or files, see `cassi.Mosaic.from_pattern`.
@@ -73,6 +74,7 @@ class ReadOptions:
     wavelengths: str | np.ndarray | None = None
     levels: Levels = Levels()
     bad_pixels: PathLike | None = None
+    mask_name: str = ""
     sheared: bool = False
     pattern: PathLike | np.ndarray | None = None
     pattern_offset: Sequence[int] = (0, 0)

@@ -152,7 +152,8 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
     mask_entry = _mask_source(container, options, notes)
     if options.sheared:
         bands = sheared_masks(mask_entry.read(), image_size(entry), options.step, options.num_bands, notes)
-        options = replace(options, mask=bands, mask_key=None, step=0, num_bands=None)
+        name = mask_entry.file.path.name
+        options = replace(options, mask=bands, mask_name=name, mask_key=None, step=0, num_bands=None)
         mask_entry = _mask_source(container, options, notes)
     if (bits := number_in("bit_depth", container)) is not None:
         entry = replace(entry, bits=entry.bits or Levels(bit_depth=round(bits)).bit_depth)
@@ -176,8 +177,13 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
     shifts, mask = shifts_and_mask(mask, image, stored, step, num_bands, mask_entry.name, notes)
     nm, source_of_nm = _wavelengths(tuple(sources), options.wavelengths, len(shifts), notes)
     filters = "given" if isinstance(options.pattern, np.ndarray) else Path(options.pattern or "").name
-    origin = {"wavelengths": source_of_nm, "refined": _refined(mask_entry.file), "filters": filters}
-    origin |= {} if filters else {"mask": mask_entry.file.path.name}
+    of_mask = mask_entry.file
+    named = filters
+    if not named and of_mask.attributes.get("camera_kind") == "mosaic":
+        named = str(of_mask.attributes.get("mask_kind", f"of {of_mask.path.name}"))
+    source = options.mask_name if isinstance(options.mask, np.ndarray) else of_mask.path.name
+    origin = {"wavelengths": source_of_nm, "refined": _refined(of_mask), "filters": named}
+    origin |= {} if named else {"mask": source}
     units = stated_as(entry.attributes, "units"), stated_as(container.attributes, "units")
     known = Measurement(
         y=np.empty((0, 0), np.float32),
@@ -212,7 +218,8 @@ def _mask_source(container: Container, options: ReadOptions, notes: list[str]) -
     if isinstance(mask, np.ndarray):
         values, axes = mask, "CHW" if mask.ndim == 3 else None
         made = Entry("mask", values.shape, values.dtype, axes=axes)
-        (entry,) = Container(Path("mask"), "array", (made,), lambda _, picked: values[picked]).entries
+        name = Path(options.mask_name or "mask")
+        (entry,) = Container(name, "array", (made,), lambda _, picked: values[picked]).entries
     elif mask is not None:
         entry, note = open_container(Path(mask)).pick("mask", key)
         notes += [note] if note else []

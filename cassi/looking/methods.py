@@ -58,7 +58,8 @@ def methods_text(data: ReportData) -> str:
     network = f" with {choice['network']}" if choice.get("network") else ""
     facts = {
         "data": data, "choice": choice, "parameters": parameters, "known": known, "origin": origin,
-        "camera": _mapping(known.get("camera")), "refined": _mapping(origin.get("refined")),
+        "camera": _mapping(known.get("camera")), "side": _mapping(choice.get("side")),
+        "refined": _mapping(origin.get("refined")),
         **dict(zip(("bands", "height", "width"), data.cube.shape, strict=True)), "nm": data.wavelengths,
         "is_reflectance": data.unit == REFLECTANCE, "steps": steps, "board": board,
         "exposure": float(str(parameters.get("exposure_ratio", 1.0))),

@@ -151,6 +151,8 @@ def read_regions(path: PathLike) -> list[Region]:
     try:
         regions = []
         for k, entry in enumerate(listed, 1):
+            if "corners" not in entry:
+                raise ValueError(f"region {k} without corners")
             corners = np.array(entry["corners"], dtype=np.float64)
             if not (corners.ndim == 2 and corners.shape[1] == 2 and 3 <= len(corners) <= MAX_CORNERS):
                 raise ValueError(f"region {k} has corners of shape {corners.shape}")
@@ -159,7 +161,7 @@ def read_regions(path: PathLike) -> list[Region]:
             name = one_line(entry.get("name") or f"region {k}", 60)
             regions.append(Region(tuple((float(row), float(column)) for row, column in corners), name))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"{where}: {wanted}, got {type(error).__name__}: {error}") from error
+        raise InputError(f"{where}: {error}; {wanted}") from error
     if not regions:
         raise InputError(f"{where}: no region in it; {wanted}")
     return regions

@@ -100,7 +100,9 @@ class ReportData:
 
     @property
     def unexplained(self) -> float | None:
-        """|y - Phi x| / |y|, with y minus its black level; None if either is unknown."""
+        """|y - Phi x| / |y| as stated, else of the pictures, with y minus its black level; None where unknown."""
+        if (stated := _number(self.provenance, "residual")) is not None:
+            return stated
         if self.residual is None or self.measurement is None:
             return None
         black = _number(self.choice, "black_level") or 0.0

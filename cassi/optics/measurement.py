@@ -226,6 +226,7 @@ def join_shots(shots: Sequence[Measurement]) -> Measurement:
     gains = [shot.gain for shot in shots if shot.gain is not None]
     if gains and (len(gains) < len(shots) or max(gains) > 1.001 * min(gains)):
         notes.append(f"the shots' gains are {', '.join(f'{g:.5g}' for g in gains)}: their geometric mean is used")
+    masks = ", ".join(dict.fromkeys(filter(None, (shot.origin.get("mask") for shot in shots))))
     return replace(
         first,
         y=np.stack([shot.y for shot in shots], axis=-3),
@@ -237,7 +238,7 @@ def join_shots(shots: Sequence[Measurement]) -> Measurement:
         source=", ".join(dict.fromkeys(shot.source for shot in shots)),
         sha256=" ".join(dict.fromkeys(shot.sha256 for shot in shots)),
         shots=len(shots),
-        origin={**first.origin, "saturated": sum(shot.origin.get("saturated", 0) for shot in shots)},
+        origin={**first.origin, "mask": masks, "saturated": sum(shot.origin.get("saturated", 0) for shot in shots)},
         **{name: first_given(name) for name in ("wavelengths", "cube", "mean_band", "read_noise")},  # type: ignore[arg-type]
     )
 
