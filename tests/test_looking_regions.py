@@ -1,6 +1,7 @@
 """Regions: which pixels, which numbers, and files that read back; against loops and hand-made cubes."""
 
 import csv
+import io
 import json
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from messages import refused
 
 from cassi.errors import OutputError
-from cassi.looking.regions import Region, read_regions, spectrum_of, write_regions, write_spectra
+from cassi.looking.regions import Region, read_regions, spectrum_of, table_of, write_regions
 from cassi.looking.report_data import ReportData
 from cassi.looking.spectrum_comparison import compare_spectra
 
@@ -80,12 +81,10 @@ def test_files_that_hold_no_region(tmp_path, text):
     refused(read_regions, tmp_path / "a.json")
 
 
-def test_a_table_of_spectra(tmp_path):
+def test_a_table_of_spectra():
     data = ReportData(CUBE, wavelengths=NM, uncertainty=CUBE / 10, unit="counts")
     spectra = [spectrum_of(data, TRIANGLE), spectrum_of(data, Region.at("2,3"))]
-    write_spectra(tmp_path / "s.csv", spectra)
-    with (tmp_path / "s.csv").open(newline="") as file:
-        rows = list(csv.reader(file))
+    rows = list(csv.reader(io.StringIO(table_of(spectra))))
     assert rows[0][:3] == ["wavelength [nm]", "leaf (40 px) mean [counts]", "leaf (40 px) std [counts]"]
     assert rows[0][4] == "row 2, column 3 (1 px) mean [counts]"
     assert [float(row[0]) for row in rows[1:]] == NM.tolist()

@@ -38,10 +38,10 @@ def test_elements_are_squares():
 
 def test_a_measured_scene_is_interpolated_over_its_own_range(tmp_path):
     nm = np.array([500.0, 400.0, 600.0])  # in any order
-    cube = np.array([2.0, 1.0, 4.0])[:, None, None] * np.ones((3, 20, 30))
+    cube = np.array([2.0, 1.0, 3.0])[:, None, None] * np.ones((3, 20, 30))
     write_cube(tmp_path / "a.h5", cube, wavelengths=nm)
     (scene,) = scenes_of(tmp_path, 9).values()
-    np.testing.assert_allclose(scene(5, 8, 10)[:, 0, 0], np.array([1, 1.5, 2, 3, 4]) / 4, rtol=1e-6)
+    np.testing.assert_allclose(scene(5, 8, 10)[:, 0, 0], np.array([1, 1.5, 2, 2.5, 3]) / 3, rtol=1e-6)
     assert scene(5, 8, 10).shape == (5, 8, 10)
     refused(scene, 5, 24, 24)
     (tmp_path / "empty").mkdir()

@@ -72,16 +72,9 @@ def executor_at(address: str | None, inform: Callable[[str], None]) -> Iterator[
                 place = scheduler_of(address)
                 asyncio.run(identify(distributed, place))
                 client = stack.enter_context(distributed.Client(place))
-        except (
-            OSError,
-            ValueError,
-            TypeError,
-            MemoryError,
-        ) as error:  # of no answer, address, certificate, or protocol
-            what = (
-                f"no scheduler at {address} ({one_line(error)}); expected tcp://host:port, a scheduler file, or local:4"
-            )
-            raise InputError(what) from error
+        except (OSError, ValueError, TypeError, MemoryError) as error:  # no answer, address, certificate or protocol
+            what = f"no scheduler at {address} ({one_line(error)})"
+            raise InputError(f"{what}; expected tcp://host:port, a scheduler file, or local:4") from error
         inform(f"{len(client.scheduler_info()['workers'])} workers, dashboard {client.dashboard_link}")
         yield client.get_executor()
 

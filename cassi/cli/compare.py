@@ -6,7 +6,7 @@ from pathlib import Path
 from cassi.cli.options import check
 from cassi.cli.places import check_files
 from cassi.cli.shell import say, warn
-from cassi.cli.spectra import regions_of
+from cassi.cli.spectra import regions_of, write_spectra
 from cassi.errors import InputError
 from cassi.files import replacing
 from cassi.optics.measurement import REFLECTANCE
@@ -43,20 +43,20 @@ def compare_places(args: argparse.Namespace) -> int:
     from cassi.files import read_cube
     from cassi.files.cubes import check_turned_alike
     from cassi.files.spectrum_files import Spectrum, read_spectrum
-    from cassi.looking.regions import spectrum_of, write_spectra
+    from cassi.looking.regions import spectrum_of
     from cassi.looking.report_data import read_report
-    from cassi.looking.spectrum_comparison import compare_spectra, paired_spectrum, spectra_figure
+    from cassi.looking.spectrum_comparison import compare_spectra, paired_spectrum
 
     data = read_report(args.cube, frame=args.frame)
     regions = regions_of(args)
     spectra = [spectrum_of(data, region) for region in regions]
-    if args.reference == "truth" or Path(args.reference).suffix.lower() not in TABLES:
-        if args.reference == "truth" and data.truth is None:
-            raise InputError(f"{args.cube} holds no truth; give the table of a spectrometer, or another cube")
+    if Path(args.reference).suffix.lower() not in TABLES:
         if args.reference != "truth":
             check_turned_alike(args.cube, args.reference)
         other, nm = (data.truth, data.wavelengths) if args.reference == "truth" else read_cube(args.reference)
-        if other is None or tuple(other.shape[-2:]) != tuple(data.cube.shape[-2:]) or len(other.shape) != 3:
+        if other is None:
+            raise InputError(f"{args.cube} holds no truth; give the table of a spectrometer, or another cube")
+        if tuple(other.shape[-2:]) != tuple(data.cube.shape[-2:]) or len(other.shape) != 3:
             raise InputError(f"{args.reference} must have the pixels of {args.cube}, {data.cube.shape[-2:]}")
         means = [spectrum_of(data, region, of=other).mean for region in regions]
         references = [paired_spectrum(spectrum, mean, nm) for spectrum, mean in zip(spectra, means, strict=True)]
@@ -75,11 +75,7 @@ def compare_places(args: argparse.Namespace) -> int:
         if data.unit != REFLECTANCE:
             warn(args, NOT_REFLECTANCE.format(args.cube))
         compared = [compare_spectra(spectrum, table, scaled=not args.unscaled) for spectrum in spectra]
-    if args.csv is not None:
-        write_spectra(args.csv, spectra, [comparison.columns for comparison in compared], overwrite=args.overwrite)
-    if args.figure is not None:
-        with replacing(args.figure, args.overwrite) as temporary:
-            spectra_figure(spectra, compared, name=Path(args.reference).name).savefig(temporary, dpi=150)
+    write_spectra(args, spectra, compared)
     for comparison in compared:  # after the files are written: what reads this may close early
         say(args, str(comparison))
     return 0

@@ -1,6 +1,7 @@
 """Spectra of places and regions of results, as a table."""
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,17 +9,17 @@ from typing import TYPE_CHECKING
 from cassi.cli.places import check_files
 from cassi.cli.shell import say
 from cassi.errors import InputError
+from cassi.files.atomic import replacing, write_text
 
 if TYPE_CHECKING:
-    from cassi.looking.regions import Region
+    from cassi.looking.regions import Region, RegionSpectrum
+    from cassi.looking.spectrum_comparison import SpectrumComparison
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the spectra, or write them, and draw them if asked to."""
-    from cassi.files import replacing
-    from cassi.looking.regions import spectrum_of, table_of, write_spectra
+    from cassi.looking.regions import spectrum_of, table_of
     from cassi.looking.report_data import read_report
-    from cassi.looking.spectrum_comparison import spectra_figure
 
     files = results_in(args.results)
     check_files("spectra", args, files)
@@ -31,14 +32,25 @@ def run(args: argparse.Namespace) -> int:
         for region in regions:
             of = replace(region, name=f"{file.stem.removesuffix('_cube')}: {region.name}")
             spectra.append(spectrum_of(data, of if len(files) > 1 else region))
-    if args.csv is not None:
-        write_spectra(args.csv, spectra, overwrite=args.overwrite)
-    if args.figure is not None:
-        with replacing(args.figure, args.overwrite) as temporary:
-            spectra_figure(spectra).savefig(temporary, dpi=150)
+    write_spectra(args, spectra)
     made = [str(name) for name in (args.csv, args.figure) if name is not None]
     say(args, f"{len(spectra)} spectra -> {', '.join(made)}" if made else table_of(spectra).rstrip())
     return 0
+
+
+def write_spectra(
+    args: argparse.Namespace, spectra: "list[RegionSpectrum]", compared: "Sequence[SpectrumComparison]" = ()
+) -> None:
+    """The table and the figure that are asked for."""
+    from cassi.looking.regions import table_of
+    from cassi.looking.spectrum_comparison import spectra_figure
+
+    if args.csv is not None:
+        write_text(args.csv, table_of(spectra, [comparison.columns for comparison in compared]), args.overwrite)
+    if args.figure is not None:
+        with replacing(args.figure, args.overwrite) as temporary:
+            name = Path(getattr(args, "reference", "")).name
+            spectra_figure(spectra, compared, name=name).savefig(temporary, dpi=150)
 
 
 def regions_of(args: argparse.Namespace) -> "list[Region]":

@@ -179,13 +179,17 @@ def _offsets(shifts: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.tensor([d - min(shifts) for d in shifts], dtype=torch.int32, device=device)
 
 
-# Row numbers are 64 bits wide from the start, and so is every offset computed from them.
+@triton.jit
+def _columns(H, width, BLOCK: tl.constexpr):
+    """Row of a program, 64 bits wide as all offsets computed from it, its snapshot and row therein; its columns, and
+    which of them there are."""
+    row = tl.program_id(0).to(tl.int64)
+    j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    return row, row // H, row % H, j, j < width
 
 
 @triton.jit
-def _project_row(
-    x, mask, offsets, j, b, i, C, H, W, PER_BAND: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
+def _project_row(x, mask, offsets, j, b, i, C, H, W, PER_BAND: tl.constexpr, BLOCK: tl.constexpr):
     """sum_c m_c x_c at the detector columns j in row i of snapshot b."""
     total = tl.full([BLOCK], 0.0, x.dtype.element_ty)
     for c in range(C):
@@ -201,13 +205,11 @@ def _project_row(
 def _forward(
     x, mask, offsets, scale, y, C, H, W, D, PER_BAND: tl.constexpr, SCALED: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    b, i = row // H, row % H
-    j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    row, b, i, j, inside = _columns(H, D, BLOCK)
     total = _project_row(x, mask, offsets, j, b, i, C, H, W, PER_BAND, BLOCK)
     if SCALED:
-        total *= tl.load(scale + i * D + j, mask=j < D, other=0.0)
-    tl.store(y + row * D + j, total, mask=j < D)
+        total *= tl.load(scale + i * D + j, mask=inside, other=0.0)
+    tl.store(y + row * D + j, total, mask=inside)
 
 
 @triton.jit
@@ -232,12 +234,9 @@ def _damped_misfit(
     WEIGHTED: tl.constexpr, ACCELERATE: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """What goes back from some detector columns of a row, and what v and x make there."""
-    row = tl.program_id(0).to(tl.int64)
-    b, i = row // H, row % H
+    row, b, i, j, inside = _columns(H, D, BLOCK)
     # the smallest normal number: pixels up to it count as dark
     TINY: tl.constexpr = 1.1754943508222875e-38 if v.dtype.element_ty == tl.float32 else 2.2250738585072014e-308
-    j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = j < D
     forward = _project_row(v, mask, offsets, j, b, i, C, H, W, PER_BAND, BLOCK)
     if WEIGHTED:
         forward *= tl.load(weights + i * D + j, mask=inside, other=0.0)
@@ -258,10 +257,8 @@ def _damped_misfit(
 @triton.jit
 def _add_back(v, x, back, mask, offsets, C, H, W, D, PER_BAND: tl.constexpr, BLOCK: tl.constexpr):
     """x = v + Phi^T back at some columns of a row of one band."""
-    row, c = tl.program_id(0).to(tl.int64), tl.program_id(2)
-    b, i = row // H, row % H
-    j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = j < W
+    row, b, i, j, inside = _columns(H, W, BLOCK)
+    c = tl.program_id(2)
     value = tl.load(back + row * D + j + tl.load(offsets + c), mask=inside, other=0.0)
     value *= tl.load(mask + (c * H + i if PER_BAND else i) * W + j, mask=inside, other=0.0)
     o = ((b * C + c) * H + i) * W + j
@@ -302,10 +299,7 @@ def _see_back(
     COMPONENTS: tl.constexpr, OF_EACH: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """z = B Phi^T p at some columns of a row of snapshot b."""
-    row = tl.program_id(0).to(tl.int64)
-    b, i = row // H, row % H
-    j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = j < W
+    row, b, i, j, inside = _columns(H, W, BLOCK)
     k = tl.arange(0, K)[:, None]
     total = tl.full([K, BLOCK], 0.0, p.dtype.element_ty)
     own = basis + (b * COMPONENTS * C if OF_EACH else 0)
@@ -326,11 +320,9 @@ def _see(
     COMPONENTS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """y = Phi B^T z at some detector columns of a row of snapshot b."""
-    row = tl.program_id(0).to(tl.int64)
-    b, i = row // H, row % H
-    j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    row, b, i, j, inside = _columns(H, D, BLOCK)
     seen = _see_row(z, basis, mask, offsets, weights, j, b, i, C, H, W, D, PER_BAND, WEIGHTED, COMPONENTS, BLOCK)
-    tl.store(y + row * D + j, seen, mask=j < D)
+    tl.store(y + row * D + j, seen, mask=inside)
 
 
 @triton.jit
@@ -339,10 +331,7 @@ def _misfit(
     WEIGHTED: tl.constexpr, COMPONENTS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """What goes back from some detector columns of a row: omega D^+ (e + r), with the new e."""
-    row = tl.program_id(0).to(tl.int64)
-    b, i = row // H, row % H
-    j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = j < D
+    row, b, i, j, inside = _columns(H, D, BLOCK)
     seen = _see_row(z, basis, mask, offsets, weights, j, b, i, C, H, W, D, PER_BAND, WEIGHTED, COMPONENTS, BLOCK)
     r = tl.load(y + row * D + j, mask=inside, other=0.0) - seen
     e_new = tl.load(gamma + row * D + j, mask=inside, other=0.0)
@@ -361,11 +350,8 @@ def _step_back(
     COMPONENTS: tl.constexpr, STEP: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """z_new = z + B (Phi^T back + STEP (2 p - u)) and u = p at some columns of a row, p = max(u - B^T z, 0)."""
-    row = tl.program_id(0).to(tl.int64)
-    b, i = row // H, row % H
+    row, b, i, j, inside = _columns(H, W, BLOCK)
     first = (b * COMPONENTS * H + i) * W
-    j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = j < W
     k = tl.arange(0, K)[:, None]
     places, both = first + k * (tl.cast(H, tl.int64) * W) + j[None, :], (k < COMPONENTS) & inside[None, :]
     total = tl.load(z + places, mask=both, other=0.0)

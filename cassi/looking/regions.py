@@ -202,18 +202,3 @@ def table_of(spectra: Sequence[RegionSpectrum], beside: Sequence[Mapping[str, np
     table.writerow(heads)
     table.writerows(zip(*columns, strict=True))
     return file.getvalue()
-
-
-def write_spectra(
-    path: PathLike,
-    spectra: Sequence[RegionSpectrum],
-    beside: Sequence[Mapping[str, np.ndarray]] = (),
-    *,
-    overwrite: bool = False,
-) -> None:
-    """Write `table_of` spectra.
-
-    Raises:
-        OutputError: the file exists, or its folder does not.
-    """
-    write_text(path, table_of(spectra, beside), overwrite)

@@ -222,6 +222,7 @@ def join_shots(shots: Sequence[Measurement]) -> Measurement:
 
     none = np.zeros(first.y.shape[-2:], dtype=bool)
     bad = [none if shot.bad_pixels is None else shot.bad_pixels for shot in shots]
+    even = [np.ones(none.shape, np.float32) if shot.sensitivity is None else shot.sensitivity for shot in shots]
     notes = list(dict.fromkeys(note for shot in shots for note in shot.notes))
     gains = [shot.gain for shot in shots if shot.gain is not None]
     if gains and (len(gains) < len(shots) or max(gains) > 1.001 * min(gains)):
@@ -232,7 +233,7 @@ def join_shots(shots: Sequence[Measurement]) -> Measurement:
         y=np.stack([shot.y for shot in shots], axis=-3),
         mask=np.stack([shot.mask for shot in shots]),
         bad_pixels=np.stack(bad) if any(b.any() for b in bad) else None,
-        sensitivity=_each([shot.sensitivity for shot in shots], np.ones(first.y.shape[-2:], np.float32)),
+        sensitivity=np.stack(even) if first_given("sensitivity") is not None else None,
         gain=float(np.exp(np.mean(np.log(gains)))) if gains else None,
         notes=tuple(notes),
         source=", ".join(dict.fromkeys(shot.source for shot in shots)),
@@ -241,12 +242,6 @@ def join_shots(shots: Sequence[Measurement]) -> Measurement:
         origin={**first.origin, "mask": masks, "saturated": sum(shot.origin.get("saturated", 0) for shot in shots)},
         **{name: first_given(name) for name in ("wavelengths", "cube", "mean_band", "read_noise")},  # type: ignore[arg-type]
     )
-
-
-def _each(values: Sequence[np.ndarray | None], default: np.ndarray) -> np.ndarray | None:
-    """The values of all shots, with those that have none at their default; None where none has."""
-    given = any(value is not None for value in values)
-    return np.stack([default if value is None else value for value in values]) if given else None
 
 
 def no_scene_reason(m: Measurement) -> str:

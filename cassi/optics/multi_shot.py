@@ -11,12 +11,12 @@ from cassi.kernels import cpu
 from cassi.kernels.dispatch import kernels
 from cassi.kernels.shift_sum import shift_sum
 from cassi.optics.blurred import BlurredCASSI
-from cassi.optics.protocol import Camera, FusedStep, cached, checked_weights, reciprocal
+from cassi.optics.protocol import Derived, FusedStep, cached, checked_weights, reciprocal
 from cassi.optics.single_disperser import CASSI
 
 
 @dataclass(frozen=True, eq=False)
-class MultiShot(Camera):
+class MultiShot(Derived):
     """K snapshots of one scene, each through its own mask: y_k = Phi_k x, stacked.
 
     If all snapshots share the dispersion, a detector pixel collects light from the same voxels in every snapshot, and
@@ -62,21 +62,14 @@ class MultiShot(Camera):
         object.__setattr__(self, "shots", shots)
 
     @property
-    def cube_shape(self) -> tuple[int, int, int]:
-        return self.shots[0].cube_shape
+    def camera(self) -> CASSI | BlurredCASSI:  # type: ignore[override]
+        """Of the first shot."""
+        return self.shots[0]
 
     @property
     def measurement_shape(self) -> tuple[int, int, int]:
         """(K, H, W')."""
-        return len(self.shots), *self.shots[0].measurement_shape
-
-    @property
-    def dtype(self) -> torch.dtype:  # type: ignore[override]
-        return self.shots[0].dtype
-
-    @property
-    def device(self) -> torch.device:  # type: ignore[override]
-        return self.shots[0].device
+        return len(self.shots), *self.camera.measurement_shape
 
     @property
     def exact(self) -> bool:  # type: ignore[override]

@@ -346,19 +346,31 @@ def check_measurement(A: Camera, y: Tensor) -> Tensor:
     return A.check_measurement(y)
 
 
-class Weighted(Camera):
-    """diag(w) A for any camera A; see `Camera.weighted`."""
+class Derived(Camera):
+    """A camera made of another, with its cubes, type and device."""
 
-    def __init__(self, camera: Camera, weights: Tensor) -> None:
-        self.camera, self.dtype, self.device = camera, camera.dtype, camera.device
-        self.tol, self.max_iters = camera.tol, camera.max_iters
-        self.weights: Tensor = checked_weights(
-            weights, camera.measurement_shape, torch.empty(0, dtype=camera.dtype, device=camera.device)
-        )
+    camera: Camera
 
     @property
     def cube_shape(self) -> tuple[int, int, int]:
         return self.camera.cube_shape
+
+    @property
+    def dtype(self) -> torch.dtype:  # type: ignore[override]
+        return self.camera.dtype
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return self.camera.device
+
+
+class Weighted(Derived):
+    """diag(w) A for any camera A; see `Camera.weighted`."""
+
+    def __init__(self, camera: Camera, weights: Tensor) -> None:
+        self.camera, self.tol, self.max_iters = camera, camera.tol, camera.max_iters
+        like = torch.empty(0, dtype=camera.dtype, device=camera.device)
+        self.weights: Tensor = checked_weights(weights, camera.measurement_shape, like)
 
     @property
     def measurement_shape(self) -> tuple[int, ...]:

@@ -7,12 +7,12 @@ from torch import Tensor
 
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.multi_shot import MultiShot
-from cassi.optics.protocol import Camera, FusedStep, checked_weights
+from cassi.optics.protocol import Camera, Derived, FusedStep, checked_weights
 from cassi.optics.single_disperser import CASSI
 
 
 @dataclass(frozen=True, eq=False)
-class SideView(Camera):
+class SideView(Derived):
     """A camera Phi and a photograph of the same scene, on the grid of the scene.
 
         y = (Phi x, s),    s_k[i, j] = w_k[i, j] sum_c R_kc x_c[i, j]
@@ -52,22 +52,10 @@ class SideView(Camera):
         return self.camera.num_shots
 
     @property
-    def cube_shape(self) -> tuple[int, int, int]:
-        return self.camera.cube_shape
-
-    @property
     def measurement_shape(self) -> tuple[int, int, int]:
         """(S + K, H, W')."""
         height, width = self.camera.measurement_shape[-2:]
         return self.num_shots + len(self.sensitivity), height, width
-
-    @property
-    def dtype(self) -> torch.dtype:  # type: ignore[override]
-        return self.camera.dtype
-
-    @property
-    def device(self) -> torch.device:  # type: ignore[override]
-        return self.camera.device
 
     @property
     def weights(self) -> Tensor | None:  # type: ignore[override]

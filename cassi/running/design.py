@@ -17,7 +17,7 @@ from torch import Tensor
 
 from cassi.errors import InputError, parse_json
 from cassi.files.atomic import write_text
-from cassi.files.cubes import read_cube
+from cassi.files.cubes import read_cube, resample, resampling
 from cassi.files.formats.table import SUFFIXES
 from cassi.files.frames import natural
 from cassi.looking.metrics import score
@@ -69,7 +69,7 @@ def painted(seed: int) -> Scene:
 
 
 def measured(path: Path) -> Scene:
-    """The middle of a cube in a file, its brightest value 1, interpolated to any number of bands over its own range.
+    """The middle of a cube in a file, its brightest value 1, at evenly spaced wavelengths over its own range.
 
     Raises:
         InputError: no cube of 2 bands in the file; when the scene is asked for, a cube that is smaller.
@@ -79,7 +79,6 @@ def measured(path: Path) -> Scene:
     if len(cube) < 2 or not cube.max() > 0:
         raise InputError(f"{path}: expected a cube of at least 2 bands with light in it, got {cube.shape}")
     axis = np.arange(float(len(cube))) if nm is None else nm
-    order = np.argsort(axis)
 
     def resampled(bands: int, height: int, width: int) -> Tensor:
         top, left = (cube.shape[1] - height) // 2, (cube.shape[2] - width) // 2
@@ -87,11 +86,9 @@ def measured(path: Path) -> Scene:
             raise InputError(
                 f"{path}: {cube.shape[1]} x {cube.shape[2]} px, smaller than {height} x {width}; --size less"
             )
-        part = cube[order, top : top + height, left : left + width].clip(0)
-        at = np.interp(np.linspace(axis.min(), axis.max(), bands), axis[order], np.arange(len(cube)))
-        below = np.minimum(at.astype(int), len(cube) - 2)
-        share = (at - below)[:, None, None].astype(np.float32)
-        return torch.from_numpy((1 - share) * part[below] + share * part[below + 1]) / float(part.max())
+        part = torch.from_numpy(cube[:, top : top + height, left : left + width].clip(0))
+        weights = resampling(axis, np.linspace(axis.min(), axis.max(), bands)).weights
+        return resample(part, weights).clamp(min=0) / part.max()
 
     return resampled
 

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -115,9 +115,6 @@ def described(function: object) -> dict[str, Any]:
         keywords = {field.name: getattr(inner, field.name) for field in dataclasses.fields(inner)}
     if "device" in keywords:
         keywords = {**keywords, "device": device_of(keywords["device"])}
-    if isinstance(keywords.get("settings"), Settings):
-        settings: Settings = keywords["settings"]
-        keywords["settings"] = replace(settings, device=device_of(settings.device))
     name = getattr(inner, "__qualname__", type(inner).__qualname__)
     return {"function": f"{inner.__module__}.{name}", **content_of(keywords)}
 
@@ -130,6 +127,7 @@ def content_of(value: object) -> Any:
     """Plain values for a fingerprint: of files and arrays their hash, of keywords those that are given."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         values = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        values |= {"device": device_of(value.device)} if isinstance(value, Settings) else {}
         if isinstance(value, Settings) and value.weights in (None, *KINDS):  # no file: shipped ones change, too
             named = KINDS if value.weights is None and value.plan is not None else KINDS[str(value.weights or DEFAULT)]
             return content_of({**values, "weights": named})  # without a name those of the plan, whichever it names

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from cassi.kernels.displacement import displace, displacement_matrix, transpose
-from cassi.optics.protocol import Camera
+from cassi.optics.protocol import Camera, Derived
 
 
-class MovingScene(Camera):
+class MovingScene(Derived):
     """K snapshots of a moving scene: the mask is fixed, so that each snapshot sees other voxels of the scene.
 
         y_s = Phi W_s x,    (W_s x)_c(p) = x_c(p + v_s(p))
@@ -27,15 +27,11 @@ class MovingScene(Camera):
                 raise ValueError(f"each flow must be {size}, got {tuple(v.shape)}")
         if not flows:
             raise ValueError("flows is empty; give one per snapshot, or None if nothing moves")
-        self.camera, self.dtype, self.device = camera, camera.dtype, camera.device
+        self.camera = camera
         self._moves: list[tuple[Tensor, Tensor] | None] = []
         for v in flows:
             W = None if v is None else displacement_matrix(v.to(device=self.device, dtype=self.dtype))
             self._moves.append(None if W is None else (W, transpose(W)))
-
-    @property
-    def cube_shape(self) -> tuple[int, int, int]:
-        return self.camera.cube_shape
 
     @property
     def measurement_shape(self) -> tuple[int, ...]:
