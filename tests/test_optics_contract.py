@@ -112,6 +112,8 @@ def blurred(**changes: object) -> BlurredCASSI:
 W = row_weights(4, 7)
 CAMERAS: dict[str, Callable[[], Case]] = {
     "single disperser": lambda: of(CASSI(masks(4, 5), (0, 1, 2))),
+    "one band, to the left of where it was": lambda: of(CASSI(masks(3, 4), (-3,))),
+    "repeated shifts, a dark column": lambda: of(CASSI(masks(4, 5) * (torch.arange(5) > 0), (4, 4, 0, 30))),
     "signed mask, uneven shifts": lambda: of(CASSI(random(4, 5), (3, -2, 0))),
     "mask per band, weights": lambda: of(CASSI(random(3, 4, 5).abs(), (0, 1, 2), W)),
     "dark": lambda: of(CASSI(binary(4, 5), (0, 1, 2))),
@@ -219,6 +221,23 @@ def test_the_diagonal_and_its_bound(case):
     assert close(A.response(), np.abs(matrix).sum(1))
     assert close(A.absolute().adjoint(torch.ones(shape, dtype=F64)), np.abs(matrix).sum(0))
     assert A.norm() == pytest.approx(np.linalg.norm(matrix, 2), rel=1e-12 if A.exact else 5e-3)
+
+
+def test_covariances(case):
+    """A B^T S B A^T p, and A (x sum_bands x A^T p), of one measurement and of a batch whose members have their own."""
+    A, matrix = case
+    rng, K = np.random.default_rng(5), min(2, A.num_bands)
+    B, S, x, p = (torch.from_numpy(rng.standard_normal(shape)) for shape in (
+        (K, A.num_bands), (3, K, 1), (3, *A.cube_shape), (3, *A.measurement_shape)))  # fmt: skip
+    bands = matrix.reshape(len(matrix), A.num_bands, -1)
+    for n in range(3):
+        mixed = np.einsum("kc,ycp->ykp", B, bands).reshape(len(matrix), K, -1)
+        spectral = np.einsum("ykp,k,zkp->yz", mixed, S[n, :, 0], mixed) @ flat(p[n])[0]
+        summed = (bands * x[n].flatten(1).numpy()).sum(1)
+        for found in (A.subspace_gram(p, B, S * B)[n], A.subspace_gram(p[n], B, S[n] * B)):
+            assert close(found, spectral, 1e-12)
+        for found in (A.common_gram(x, p)[n], A.common_gram(x[n], p[n])):
+            assert close(found, summed @ summed.T @ flat(p[n])[0], 1e-12)
 
 
 def test_no_buffer_is_shared(case):

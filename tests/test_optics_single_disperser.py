@@ -1,4 +1,4 @@
-"""The camera against its dense matrix: every method on a grid of sizes, shifts, masks, weights, batches and types."""
+"""The single disperser: what is its alone; `test_optics_contract.py` has the rest."""
 
 import dataclasses
 import math
@@ -8,79 +8,10 @@ import oracle
 import pytest
 import torch
 from cases import BATCHES, F64, Case, camera, small_cameras
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from messages import refused
 
 from cassi import CASSI
-
-
-def dense(A: CASSI, method) -> np.ndarray:
-    """The matrix of a linear method of A, column by column, through its batch axis."""
-    shape = A.cube_shape if method == A.forward else A.measurement_shape
-    n = math.prod(shape)
-    return method(torch.eye(n, dtype=A.dtype, device=A.device).reshape(n, *shape)).reshape(n, -1).T.cpu().numpy()
-
-
-@settings(max_examples=150)
-@given(case=small_cameras(), weighted=st.booleans())
-def test_every_method_against_the_dense_matrix(case: Case, weighted: bool, device: torch.device):
-    rng = np.random.default_rng(5)
-    A, phi = camera(case.size, case.shifts, case.kind, weighted)
-    A = A.to(device=device)
-    assert (A.num_bands, A.height, A.width) == A.cube_shape == case.size
-    assert A.measurement_shape == (A.height, A.detector_width)
-    assert phi.shape == (math.prod(A.measurement_shape), math.prod(A.cube_shape))
-
-    np.testing.assert_allclose(dense(A, A.forward), phi, atol=1e-15)
-    np.testing.assert_allclose(dense(A, A.adjoint), phi.T, atol=1e-15)
-
-    gram = phi @ phi.T
-    assert np.all(gram[~np.eye(len(gram), dtype=bool)] == 0), "the oracle itself says Phi Phi^T is diagonal"
-    np.testing.assert_allclose(A.gram_diag().cpu().numpy().ravel(), np.diag(gram), atol=1e-14)
-
-    np.testing.assert_allclose(dense(A, A.pinv), np.linalg.pinv(phi, rcond=1e-10), atol=1e-11)
-
-    # prox: the dense normal equations
-    v, y, rho = rng.standard_normal(A.cube_shape), rng.standard_normal(A.measurement_shape), 0.7
-    solved = np.linalg.solve(phi.T @ phi + rho * np.eye(phi.shape[1]), phi.T @ y.ravel() + rho * v.ravel())
-    tv, ty = torch.as_tensor(v, device=device), torch.as_tensor(y, device=device)
-    np.testing.assert_allclose(A.prox(tv, ty, rho).cpu().numpy().ravel(), solved, atol=1e-12)
-
-    # covariance of a measurement, with and without a batch axis
-    K = min(2, A.num_bands)
-    B, S = rng.standard_normal((K, A.num_bands)), rng.random((3, K, 1))
-    to_y = phi.reshape(len(phi), A.num_bands, -1)
-    p = rng.standard_normal((3, *A.measurement_shape))
-    for n, covariance in enumerate(np.einsum("ycp,kc,k,kd,zdp->yz", to_y, B, s[:, 0], B, to_y) for s in S):
-        expected = (covariance @ p[n].ravel()).reshape(A.measurement_shape)
-        tb, tsb, tp = (torch.as_tensor(a, device=device) for a in (B, S * B, p))
-        np.testing.assert_allclose(A.subspace_gram(tp, tb, tsb)[n].cpu(), expected, atol=1e-12)
-        np.testing.assert_allclose(A.subspace_gram(tp[n], tb, tsb[n]).cpu(), expected, atol=1e-12)
-
-    x = rng.random((3, *A.cube_shape))
-    for n, scene in enumerate(x):
-        E = (to_y * scene.reshape(A.num_bands, -1)).sum(1)
-        expected = (E @ E.T @ p[n].ravel()).reshape(A.measurement_shape)
-        tx = torch.as_tensor(x, device=device)
-        np.testing.assert_allclose(A.common_gram(tx, tp)[n].cpu(), expected, atol=1e-12)
-        np.testing.assert_allclose(A.common_gram(tx[n], tp[n]).cpu(), expected, atol=1e-12)
-
-    assert A.norm() == pytest.approx(np.linalg.svd(phi, compute_uv=False)[0], rel=1e-12, abs=1e-15)
-
-
-def test_a_pixel_by_hand():
-    """Mask 2 and 3, step 1: the middle detector pixel sees 3 x_0[1] + 2 x_1[0]; gram 4, 13, 9."""
-    A = CASSI.from_step(torch.tensor([[2.0, 3.0]], dtype=F64), step=1, num_bands=2)
-    x = torch.tensor([[[1.0, 10.0]], [[100.0, 1000.0]]], dtype=F64)
-    assert A.forward(x).tolist() == [[2.0, 230.0, 3000.0]]
-    assert A.adjoint(torch.tensor([[1.0, 10.0, 100.0]], dtype=F64)).tolist() == [[[2.0, 30.0]], [[20.0, 300.0]]]
-    assert A.gram_diag().tolist() == [[4.0, 13.0, 9.0]]
-    assert A.norm() == pytest.approx(math.sqrt(13), rel=1e-15)
-    y = torch.tensor([[4.0, 13.0, 9.0]], dtype=F64)
-    torch.testing.assert_close(A.pinv(y), torch.tensor([[[2.0, 3.0]], [[2.0, 3.0]]], dtype=F64))
-    weighted = A.weighted(torch.tensor([[1.0, 2.0, 0.0]], dtype=F64))
-    assert weighted.forward(x).tolist() == [[2.0, 460.0, 0.0]]
-    assert weighted.gram_diag().tolist() == [[4.0, 52.0, 0.0]]
 
 
 @given(case=small_cameras(), weighted=st.booleans())
