@@ -2,6 +2,7 @@
 
 import argparse
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from tqdm import tqdm
@@ -22,24 +23,15 @@ def run(args: argparse.Namespace) -> int:
     output = check_folder(Path(args.output))
     count = f"{len(scenes)} scene{'s' * (len(scenes) > 1)}"
     say(args, f"{len(designs)} cameras, {count} of {args.size} x {args.size} px: {', '.join(scenes)}")
-    scores = study(
-        designs,
-        scenes,
-        output,
-        size=args.size,
-        quality=args.quality,
-        progress=lambda todo: tqdm(todo, unit="run", disable=args.quiet or None),
-    )
+    bar = partial(tqdm, unit="run", disable=args.quiet or None)
+    scores = study(designs, scenes, output, size=args.size, quality=args.quality, progress=bar)
     rows = [asdict(design) | quality._asdict() for design, quality in scores.items()]
     angles = choices_figure(rows, value="angle", label="spectral angle [°]")
     save_figures({"psnr": choices_figure(rows), "angle": angles}, output, dpi=150)
     best = sorted(scores.items(), key=lambda item: item[1].psnr, reverse=True)
     say(args, f"{'step':>5} {'element':>8} {'bands':>6} {'electrons':>10} {'PSNR':>9} {'angle':>8}")
     for design, quality in best[:5] if len(best) <= 6 else [*best[:5], best[-1]]:
-        say(
-            args,
-            f"{design.step:>5} {design.mask_element:>8} {design.bands:>6} {design.electrons:>10g} "
-            f"{quality.psnr:>6.2f} dB {quality.angle:>7.2f}°",
-        )
+        camera = f"{design.step:>5} {design.mask_element:>8} {design.bands:>6} {design.electrons:>10g}"
+        say(args, f"{camera} {quality.psnr:>6.2f} dB {quality.angle:>7.2f}°")
     say(args, f"the best five and the last of {len(best)} -> {output}/design.csv, psnr.png, angle.png")
     return 0

@@ -129,15 +129,12 @@ def run_many(args: argparse.Namespace, task: Task, fingerprint: str) -> int:
     if (args.cluster or "").partition(":")[0] == "local":
         inform(args, SLOWER)
     with executor_at(args.cluster, partial(inform, args)) as executor:
-        report = reconstruct_many(
-            frames, place, read=read, solve=solve, executor=executor, attributes=provenance(args), **how
-        )
+        how |= {"executor": executor, "attributes": provenance(args)}
+        report = reconstruct_many(frames, place, read=read, solve=solve, **how)
     warn_of_problems(args, report)
     if len(methods := set(report.methods.values())) > 1 and not args.sequence:
-        warn(
-            args,
-            f"the method differs between snapshots ({'; '.join(sorted(methods))}): --save-plan uses one plan for all",
-        )
+        differ = f"the method differs between snapshots ({'; '.join(sorted(methods))})"
+        warn(args, f"{differ}: --save-plan uses one plan for all")
     if args.sequence and report.failed:
         warn(args, f"{task.output} is not written without all frames; those that are finished are kept in {place}")
         return 1

@@ -51,9 +51,8 @@ def figures_folder(name: str | None, output: Path) -> Path | None:
     """Where the figures go (None: none)."""
     if name == "none":
         return None
-    return check_folder(
-        Path(name or output.with_name(f"{output.stem.removesuffix('_cube')}_figures")), "use --figures DIR or none"
-    )
+    beside = output.with_name(f"{output.stem.removesuffix('_cube')}_figures")
+    return check_folder(Path(name or beside), "use --figures DIR or none")
 
 
 def check_folder(folder: Path, cure: str = "choose another") -> Path:

@@ -37,9 +37,8 @@ def run(args: argparse.Namespace) -> int:
     if not files:
         greedy = [f"--{name}" for name in ("mask", "calibration") if len(getattr(args, name)) > 1]
         cure = f"; what follows {greedy[0]} is read as more of them; name the measurement before it" if greedy else ""
-        cure = cure or (
-            f"; {args.report} is read as the page of --report; name the measurement before it" if args.report else ""
-        )
+        page = f"; {args.report} is read as the page of --report; name the measurement before it"
+        cure = cure or (page if args.report else "")
         raise InputError(f"no measurement given, expected a file, several, a folder or a pattern{cure}")
     pick_device(args.device)
     if args.device == "auto" and (reason := unused_gpu()):

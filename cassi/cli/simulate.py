@@ -156,9 +156,8 @@ def make_cube(
         if chosen is None:
             raise InputError("a painted scene needs wavelengths: its colors depend on them")
         if chosen.min() < PAINTED[0] or chosen.max() > PAINTED[1]:
-            warn(
-                args, f"painted scenes have colors from {PAINTED[0]} to {PAINTED[1]} nm; beyond, their spectra are flat"
-            )
+            colors = f"painted scenes have colors from {PAINTED[0]} to {PAINTED[1]} nm"
+            warn(args, f"{colors}; beyond, their spectra are flat")
         height, width = args.size or mask_size or (256, 256)
         return procedural_scene(height, width, torch.from_numpy(chosen), generator=generator), chosen
     values, wavelengths = read_cube(args.cube, key=args.key)

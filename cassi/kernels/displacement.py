@@ -47,13 +47,6 @@ def _taps(place: Tensor, length: int) -> tuple[Tensor, Tensor]:
     """The 4 pixels around each position along an axis, clamped to it, and their weights, (4, H, W)."""
     first = place.clamp(0, length - 1).floor()
     f = place.clamp(0, length - 1) - first
-    weights = torch.stack(
-        [
-            -0.5 * f + f**2 - 0.5 * f**3,
-            1 - 2.5 * f**2 + 1.5 * f**3,
-            0.5 * f + 2 * f**2 - 1.5 * f**3,
-            -0.5 * f**2 + 0.5 * f**3,
-        ]
-    )
+    weights = torch.stack([-f + 2 * f**2 - f**3, 2 - 5 * f**2 + 3 * f**3, f + 4 * f**2 - 3 * f**3, f**3 - f**2]) / 2
     pixels = torch.stack([(first + t).clamp(0, length - 1).long() for t in (-1, 0, 1, 2)])
     return pixels, weights

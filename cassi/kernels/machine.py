@@ -66,9 +66,6 @@ def _numbers(file: Path) -> Iterator[int]:
 def _stated(file: Path, name: str) -> int:
     """A number in a file with one name and number a line; 0 where it is not there."""
     with suppress(OSError, ValueError):
-        return next(
-            int(line.split()[1])
-            for line in file.read_text(encoding="utf-8").splitlines()
-            if line.startswith(f"{name} ")
-        )
+        lines = (line.split() for line in file.read_text(encoding="utf-8").splitlines())
+        return next((int(value) for stated, value, *_ in lines if stated == name), 0)
     return 0

@@ -34,18 +34,14 @@ class Comparison:
 
     def __str__(self) -> str:
         n = self.numbers
-        lines = [
-            f"{self.names[0]} against {self.names[1]}",
-            f"PSNR {n['psnr']:.2f} dB, SSIM {n['ssim']:.3f} (peak {n['peak']:.3g}), "
-            f"mean spectral angle {n['sam']:.2f} degrees",
-        ]
+        scores = f"PSNR {n['psnr']:.2f} dB, SSIM {n['ssim']:.3f} (peak {n['peak']:.3g}), mean spectral angle"
+        lines = [f"{self.names[0]} against {self.names[1]}", f"{scores} {n['sam']:.2f} degrees"]
         if not (self.scaled or 0.9 < n["factor"] < 1.1):  # the first number then is about the units alone
-            lines.insert(
-                1,
-                f"are the units different? Multiplied by {n['factor']:.3g} the first has a PSNR of "
-                f"{n['psnr_scaled']:.2f} dB; --fit-scale compares them that way",
-            )
-            lines[2] = f"as they are: {lines[2]}"
+            better = f"Multiplied by {n['factor']:.3g} the first has a PSNR of {n['psnr_scaled']:.2f} dB"
+            lines[1:] = [
+                f"are the units different? {better}; --fit-scale compares them that way",
+                f"as they are: {lines[1]}",
+            ]
         return "\n".join(lines + [f"  {name:>9}  {value:6.2f} dB" for name, value in self.band_psnr.items()])
 
 

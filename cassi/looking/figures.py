@@ -202,12 +202,8 @@ def summary(data: ReportData, *, caption: str = "", look: Look = USUAL) -> Figur
     warning = "\n".join(textwrap.fill(problem, 150) for problem in data.problems())
     lines = caption.count("\n") + bool(caption)
     head = 0.4 + 0.2 * lines + (0.3 + 0.18 * warning.count("\n")) * bool(warning)
-    heights = [
-        head,
-        side + 4 * LINE,
-        strip.height + 4 * LINE,
-        2.6 + 2 * LINE * (truth is not None or sigma is not None),
-    ]
+    legend = 2 * LINE * (truth is not None or sigma is not None)
+    heights = [head, side + 4 * LINE, strip.height + 4 * LINE, 2.6 + legend]
     figure, (top, above, middle, below) = rows_of(PAGE, heights)
 
     def write(down: float, text: str, **how: Any) -> None:

@@ -191,9 +191,8 @@ def table_of(spectra: Sequence[RegionSpectrum], beside: Sequence[Mapping[str, np
         heads, columns = ["wavelength [nm]"], [[f"{w:g}" for w in first.wavelengths]]
     for spectrum, more in zip(spectra, [*beside, *[{}] * (len(spectra) - len(beside))], strict=True):
         if not same_values(spectrum.wavelengths, first.wavelengths) or len(spectrum.mean) != len(first.mean):
-            raise InputError(
-                f"{spectrum.region.name} and {first.region.name} have different bands; write a table of each"
-            )
+            names = f"{spectrum.region.name} and {first.region.name}"
+            raise InputError(f"{names} have different bands; write a table of each")
         known = {"mean": spectrum.mean, "std": spectrum.std, "error bar": spectrum.error, **more}
         for what, values in known.items():
             if values is not None:

@@ -164,11 +164,8 @@ def draw_map(
 
 def note_below(axes: Axes, *lines: str) -> None:
     """Write small text below a picture."""
-    words, place = (
-        "\n".join(line for line in lines if line),
-        {"xycoords": "axes fraction", "textcoords": "offset points"},
-    )
-    axes.annotate(words, (0, 0), (0, -4), **place, va="top", fontsize=8, color=MUTED)  # type: ignore[arg-type]
+    words, how = "\n".join(filter(None, lines)), {"va": "top", "fontsize": 8, "color": MUTED}
+    axes.annotate(words, (0, 0), (0, -4), "axes fraction", "offset points", **how)  # type: ignore[arg-type]
 
 
 def color_bar(axes: Axes, colors: str, limits: Limits, *, gamma: float = 1.0, width: float = 0.03) -> None:

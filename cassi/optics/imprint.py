@@ -50,9 +50,8 @@ def imprint(cube: Tensor | np.ndarray, mask: Tensor | np.ndarray, *, moves: Sequ
     d = torch.where(bright, _fine(x, rows[0], columns[0]) / local, 0).flatten(1)
     d = torch.addcmul(d, (d.sum(1) / count)[:, None], counted, value=-1)
     spread = torch.addcdiv(patterns.square() @ counted.T, (patterns @ counted.T).square(), count, value=-1)
-    squares = (
-        patterns @ (d / d.norm(dim=1, keepdim=True)).T
-    ).square() / spread  # not a number where one of them is constant
+    d = d / d.norm(dim=1, keepdim=True)
+    squares = (patterns @ d.T).square() / spread  # not a number where one of them is constant
     return math.sqrt(float(squares.nan_to_num(0, 0, 0).clamp_(0, 1).sum(1).max()) / len(x))
 
 

@@ -83,9 +83,8 @@ def measured(path: Path) -> Scene:
     def resampled(bands: int, height: int, width: int) -> Tensor:
         top, left = (cube.shape[1] - height) // 2, (cube.shape[2] - width) // 2
         if min(top, left) < 0:
-            raise InputError(
-                f"{path}: {cube.shape[1]} x {cube.shape[2]} px, smaller than {height} x {width}; --size less"
-            )
+            size = f"{cube.shape[1]} x {cube.shape[2]} px"
+            raise InputError(f"{path}: {size}, smaller than {height} x {width}; --size less")
         part = torch.from_numpy(cube[:, top : top + height, left : left + width].clip(0))
         weights = resampling(axis, np.linspace(axis.min(), axis.max(), bands)).weights
         return resample(part, weights).clamp(min=0) / part.max()

@@ -8,9 +8,9 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from torch import Tensor
@@ -45,6 +45,11 @@ class Frame:
     def where(self) -> str | tuple[str, ...]:
         """The file, or all of several."""
         return self.paths if self.others else self.path
+
+    def absolute(self) -> Self:
+        """The same by absolute paths."""
+        path, *others = map(os.path.abspath, self.paths)
+        return replace(self, path=path, others=tuple(others))
 
     def read_by(self, read: Callable[..., Measurement]) -> Measurement:
         """The scene, by a reader as of `reconstruct_many`."""

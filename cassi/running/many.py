@@ -182,10 +182,7 @@ def reconstruct_many(
         solve = SolveWith(Settings(**solve.keywords))
     elif solve is reconstruct:
         solve = SolveWith(Settings())
-    frames = [
-        replace(frame, path=os.path.abspath(frame.path), others=tuple(map(os.path.abspath, frame.others)))
-        for frame in frames
-    ]
+    frames = [frame.absolute() for frame in frames]
     root = Path(os.path.abspath(output))
     with locked(root):
         remove_abandoned(root, {f"{frame.name}{end}" for frame in frames for end in ("_cube.h5", "_report.html")})

@@ -256,10 +256,8 @@ def solve_together(scene: Scene, settings: Settings, listener: Listener, ks: ran
     scaled = torch.stack([y / bright for y, bright in zip(frames, each, strict=True)])
     watch = Watch(progress=_prefixed(listener.progress, run_label(ks.start, scene.num_scenes)))
     outcomes = repeat_plans(scene.A, scaled, plans, settings, watch)
-    return [
-        with_scene_facts(outcome.scaled(bright), scene, k)
-        for k, outcome, bright in zip(ks, outcomes, each, strict=True)
-    ]
+    solved = zip(ks, outcomes, each, strict=True)
+    return [with_scene_facts(outcome.scaled(bright), scene, k) for k, outcome, bright in solved]
 
 
 def deadline(settings: Settings, start: float, scene: Scene, k: int) -> float:
@@ -356,9 +354,8 @@ def solve_white(
 
 def divide_by_white(result: Reconstruction, light: Light, settings: Settings, listener: Listener) -> Reconstruction:
     """The result as reflectance, by the light on a white reference."""
-    listener.inform(
-        f"divided by the light on the white reference {light.source}".rstrip() + ": the cube is reflectance"
-    )
+    source = f"divided by the light on the white reference {light.source}".rstrip()
+    listener.inform(f"{source}: the cube is reflectance")
     board, exposure, m = read_board(settings.white_reflectance), settings.exposure_ratio, result.measurement
     result = reflectance(result, light.values, board=board, exposure=exposure)
     if m is None:

@@ -150,20 +150,15 @@ class Reconstruction:
             "origin": dict(m.origin) or None,
             "num_bad_pixels": None if self.bad_pixels is None else int(self.bad_pixels.sum()),
         }  # fmt: skip
+        facts = ("unit", "status", "residual", "seconds", "choice", "imprint", "bend")
         return {
             "version": PROGRAM,
             **origin,
             "camera": None if camera is None else camera.as_dict(),
             "verdict": None if check is None else check.verdict,
             "ok": None if check is None else check.matches,
-            "unit": self.unit,
-            "status": self.status,
-            "residual": self.residual,
-            "seconds": self.seconds,
-            "choice": self.choice,
+            **{name: getattr(self, name) for name in facts},
             "parameters": dict(self.parameters),
-            "imprint": self.imprint,
-            "bend": self.bend,
             "unresolved_bands": list(self.unresolved),
             "concerns": list(self.concerns),
             "resolution_nm": self.resolution,
