@@ -51,26 +51,20 @@ def correlate_rows(y: Tensor, v: Tensor) -> Tensor:
     """
     _check(y, v)
     if v.shape[-1] > y.shape[1]:
-        raise ValueError(
-            f"v has {v.shape[-1]} elements a row, more than the {y.shape[1]} of y: there is no valid position; "
-            "swap the arguments or pad y"
-        )
+        what = f"v has {v.shape[-1]} elements a row, more than the {y.shape[1]} of y: there is no valid position"
+        raise ValueError(f"{what}; swap the arguments or pad y")
     return _with_gradient(y, v, correlates=True)
 
 
 def _check(a: Tensor, v: Tensor) -> None:
     if a.ndim != 2 or v.ndim not in (1, 2) or (v.ndim == 2 and v.shape[0] != a.shape[0]):
-        raise ValueError(
-            f"the rows must be (n, N) and (n, M) or (M,), got {tuple(a.shape)} and {tuple(v.shape)}; "
-            "flatten leading axes, and give one kernel per row or one for all rows"
-        )
+        what = f"the rows must be (n, N) and (n, M) or (M,), got {tuple(a.shape)} and {tuple(v.shape)}"
+        raise ValueError(f"{what}; flatten leading axes, and give one kernel per row or one for all rows")
     if a.shape[1] == 0 or v.shape[-1] == 0:
         raise ValueError(f"the rows must not be empty, got {tuple(a.shape)} and {tuple(v.shape)}")
     if not a.is_floating_point() or a.dtype != v.dtype or a.device != v.device:
-        raise TypeError(
-            f"both must be floating point of one dtype and device, got {a.dtype} on {a.device} and "
-            f"{v.dtype} on {v.device}; convert one with .to(...)"
-        )
+        what = "both must be floating point of one dtype and device"
+        raise TypeError(f"{what}, got {a.dtype} on {a.device} and {v.dtype} on {v.device}; convert one with .to(...)")
 
 
 def _with_gradient(a: Tensor, v: Tensor, correlates: bool) -> Tensor:

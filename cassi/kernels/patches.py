@@ -67,10 +67,8 @@ def aggregate_patches(patches: Tensor, shape: tuple[int, int], stride: int = 1) 
     size, grid = patches.shape[-3], patches.shape[-2:]
     expected = tuple(sum(_count(length, size, stride)) for length in shape)
     if expected != grid:
-        raise ValueError(
-            f"an image of {tuple(shape)} has {expected} patches of {size} x {size} at stride {stride}, "
-            f"got {tuple(grid)}; use the shape and stride of the extraction"
-        )
+        what = f"an image of {tuple(shape)} has {expected} patches of {size} x {size} at stride {stride}"
+        raise ValueError(f"{what}, got {tuple(grid)}; use the shape and stride of the extraction")
     return linear_map(
         patches, partial(_aggregate, shape=shape, stride=stride), partial(_extract, size=size, stride=stride)
     )

@@ -125,10 +125,8 @@ def compare_spectra(
         raise InputError("the reference is 0 in all bands of the cube; is the second column the value?")
     scale = float(r @ x) / float(r @ r) if scaled else 1.0
     if scale < 0:
-        raise InputError(
-            f"the reference fits only times {scale:.3g}: one of the two is negative; is it an absorbance, or another "
-            "column? Give reflectance or radiance, or --unscaled"
-        )
+        what = f"the reference fits only times {scale:.3g}: one of the two is negative"
+        raise InputError(f"{what}; is it an absorbance, or another column? Give reflectance or radiance, or --unscaled")
     difference = x - scale * r
     angle = spectral_angles(x[:, None, None], r[:, None, None]).item()
     share = None if estimate.error is None else float(np.mean(np.abs(difference) <= 2 * estimate.error[known]))

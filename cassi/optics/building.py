@@ -33,10 +33,8 @@ def build_shot_camera(
     if isinstance(psf, float | int) and not (math.isfinite(psf) and psf > 0):
         raise InputError(f"the blur (psf) must be a positive standard deviation [pixel], got {psf}; omit it for none")
     if isinstance(psf, float | int) and psf > m.y.shape[-1] / 4:
-        raise InputError(
-            f"the blur (psf) has a standard deviation of {psf:g} pixels and the measurement {m.y.shape[-1]} columns; "
-            "expected at most a quarter of them"
-        )
+        what = f"the blur (psf) has a standard deviation of {psf:g} pixels and the measurement {m.y.shape[-1]} columns"
+        raise InputError(f"{what}; expected at most a quarter of them")
     error = MASK_ERROR if m.mask_error is None else m.mask_error
     try:
         if psf is not None:

@@ -39,10 +39,8 @@ class CodedAperture(Camera):
         if self.mask.ndim not in (2, 3) or 0 in self.mask.shape:
             raise ValueError(f"mask must be (H, W) or (C, H, W) and not empty, got {tuple(self.mask.shape)}")
         if self.mask.ndim == 3 and self.mask.shape[0] != len(self.shifts):
-            raise ValueError(
-                f"mask has {self.mask.shape[0]} bands but there are {len(self.shifts)} shifts; "
-                "give one shift per mask band"
-            )
+            what = f"mask has {self.mask.shape[0]} bands but there are {len(self.shifts)} shifts"
+            raise ValueError(f"{what}; give one shift per mask band")
         if not (isinstance(self.mask_error, Real) and 0 <= self.mask_error < math.inf):
             raise InputError(f"mask_error must be a number >= 0, relative to the maximum, got {self.mask_error!r}")
         if self.weights is not None:

@@ -80,10 +80,8 @@ def infer_shifts(
         if num_bands == 1:
             step = 0.0
         elif not _whole(difference / (num_bands - 1)):
-            raise InputError(
-                f"{num_bands} bands do not fit: {sizes}, which is no multiple of {num_bands - 1}; "
-                f"{_list_fits(difference)}"
-            )
+            what = f"{num_bands} bands do not fit: {sizes}, which is no multiple of {num_bands - 1}"
+            raise InputError(f"{what}; {_list_fits(difference)}")
         else:
             step = difference / (num_bands - 1)
             notes.append(f"step {step:g} px inferred from the widths {detector} and {width} and {num_bands} bands")

@@ -141,10 +141,8 @@ def _validated(y: np.ndarray, mask: np.ndarray, shifts: Sequence[float]) -> tupl
         y = y.mean(axis=0)
     ranks = y.ndim == 2 and mask.ndim >= 2 and mask.shape[:-2] in ((), (lags.size,)) and lags.ndim == 1 and lags.size
     if not ranks or y.shape[0] != mask.shape[-2] or y.shape[1] < mask.shape[-1]:
-        raise ValueError(
-            "y must be (H, W') or (N, H, W') and the mask (H, W) or (C, H, W), of its rows and no wider, for C shifts; "
-            f"got {y.shape}, {mask.shape} and {lags.size} shifts"
-        )
+        what = "y must be (H, W') or (N, H, W') and the mask (H, W) or (C, H, W), of its rows and no wider"
+        raise ValueError(f"{what}, for C shifts; got {y.shape}, {mask.shape} and {lags.size} shifts")
     lags = lags - lags.min()
     if not (np.isfinite(y).all() and np.isfinite(mask).all() and np.isfinite(lags).all()):
         raise ValueError("measurement, mask and shifts must be finite")

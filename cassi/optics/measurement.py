@@ -156,10 +156,8 @@ def any_bad(marked: Iterable[np.ndarray | None]) -> np.ndarray | None:
 def check_camera(measurements: Sequence[Measurement]) -> None:
     """Raise an InputError unless there is no `camera_difference`."""
     if difference := camera_difference(measurements):
-        raise InputError(
-            f"{difference}: one camera cannot be fitted to both; give captures of one camera, or one mask for all",
-            cures=("mask",),
-        )
+        what = f"{difference}: one camera cannot be fitted to both"
+        raise InputError(f"{what}; give captures of one camera, or one mask for all", cures=("mask",))
 
 
 def camera_difference(measurements: Sequence[Measurement]) -> str:
@@ -270,15 +268,11 @@ def check_arrays(m: Measurement) -> None:
     if not m.mask.any():
         raise InputError("the mask is zero everywhere: no light reaches the detector")
     if not MASK_RANGE[0] <= np.abs(m.mask).max() <= MASK_RANGE[1]:
-        raise InputError(
-            f"the mask's largest value is {np.abs(m.mask).max():.3g}, expected a transmission, about 0 to 1; divide it "
-            "by its largest value"
-        )
+        what = f"the mask's largest value is {np.abs(m.mask).max():.3g}, expected a transmission, about 0 to 1"
+        raise InputError(f"{what}; divide it by its largest value")
     if m.shots is not None and (m.y.ndim not in (3, 4) or not m.y.shape[-3] == len(m.mask) == m.shots):
-        raise InputError(
-            f"{m.shots} shots must be ({m.shots}, H, W') with masks ({m.shots}, H, W), got {m.y.shape} and masks "
-            f"{m.mask.shape}"
-        )
+        what = f"{m.shots} shots must be ({m.shots}, H, W') with masks ({m.shots}, H, W)"
+        raise InputError(f"{what}, got {m.y.shape} and masks {m.mask.shape}")
     bad, pixels = m.bad_pixels, m.y.shape[-2 if m.shots is None else -3 :]
     if bad is not None and (bad.dtype != bool or bad.shape != pixels):
         raise InputError(f"bad_pixels must be bool {pixels}, one per detector pixel, got {bad.dtype} {bad.shape}")
@@ -289,10 +283,8 @@ def check_arrays(m: Measurement) -> None:
             raise InputError(f"the sensitivity must be {pixels}, one number per detector pixel, got {s.shape}")
         known = s if bad is None else s[~bad]
         if not (np.isfinite(known).all() and (known > 0).all()):
-            raise InputError(
-                f"the sensitivity must be positive, about 1, got {known.min():g} to {known.max():g}; mark other pixels "
-                "in bad_pixels"
-            )
+            what = f"the sensitivity must be positive, about 1, got {known.min():g} to {known.max():g}"
+            raise InputError(f"{what}; mark other pixels in bad_pixels")
     if not np.isfinite(m.y if bad is None else m.y[..., ~bad]).all():
         raise InputError("the measurement holds NaN or Inf; mark those pixels in bad_pixels")
     check_noise(m.gain, m.read_noise)

@@ -108,10 +108,8 @@ class Mosaic(CASSI):
         R = R.T if R.shape[0] != K == R.shape[1] else R
         X = np.eye(K, dtype=R.dtype) if crosstalk is None else _matrix("crosstalk", crosstalk).astype(R.dtype)
         if R.shape[0] != K or X.shape != (K, K):
-            raise InputError(
-                f"the pattern has {K} filters: the response must be ({K}, C), the crosstalk ({K}, {K}), got {R.shape} "
-                f"and {X.shape}"
-            )
+            text = f"the pattern has {K} filters: the response must be ({K}, C), the crosstalk ({K}, {K})"
+            raise InputError(f"{text}, got {R.shape} and {X.shape}")
         if np.linalg.matrix_rank(X) < K:
             raise InputError("the crosstalk is singular: some filters hold the same mixture of all; check it")
         R = X @ R

@@ -50,15 +50,11 @@ class MultiShot(Derived):
         first = shots[0]
         for k, shot in enumerate(shots[1:], start=1):
             if shot.cube_shape != first.cube_shape or shot.measurement_shape != first.measurement_shape:
-                raise ValueError(
-                    f"all shots must map {first.cube_shape} to {first.measurement_shape} like shot 0; "
-                    f"shot {k} maps {shot.cube_shape} to {shot.measurement_shape}"
-                )
+                what = f"all shots must map {first.cube_shape} to {first.measurement_shape} like shot 0"
+                raise ValueError(f"{what}; shot {k} maps {shot.cube_shape} to {shot.measurement_shape}")
             if shot.dtype != first.dtype or shot.device != first.device:
-                raise TypeError(
-                    f"all shots must be {first.dtype} on {first.device} like shot 0; "
-                    f"shot {k} is {shot.dtype} on {shot.device}; move it with .to(...)"
-                )
+                what = f"all shots must be {first.dtype} on {first.device} like shot 0"
+                raise TypeError(f"{what}; shot {k} is {shot.dtype} on {shot.device}; move it with .to(...)")
         object.__setattr__(self, "shots", shots)
 
     @property

@@ -32,17 +32,13 @@ def double_disperser(mask: Tensor, shifts: Sequence[int], *, weights: Tensor | N
         tensor([[ 11., 110.]])
     """
     if not isinstance(mask, Tensor):
-        raise TypeError(
-            f"mask must be a real floating-point tensor, got {type(mask).__name__}; convert it with "
-            "torch.as_tensor(mask).float()"
-        )
+        what = f"mask must be a real floating-point tensor, got {type(mask).__name__}"
+        raise TypeError(f"{what}; convert it with torch.as_tensor(mask).float()")
     displacements = tuple(shifts)
     width = mask.shape[-1] - detector_width(0, displacements)
     if width < 1:
-        raise ValueError(
-            f"mask must be wider than the spread of the bands, {detector_width(0, displacements)} columns, "
-            f"got {tuple(mask.shape)}; give the whole coded aperture or smaller shifts"
-        )
+        what = f"mask must be wider than the spread of the bands, {detector_width(0, displacements)} columns"
+        raise ValueError(f"{what}, got {tuple(mask.shape)}; give the whole coded aperture or smaller shifts")
     bands = mask.expand(len(displacements), *mask.shape[-2:])
     d_min = min(displacements)
     windows = [band[:, d - d_min : d - d_min + width] for band, d in zip(bands, displacements, strict=True)]

@@ -310,10 +310,8 @@ class Camera(ABC):
             self.check_measurement(measurement, name)
         axes = len(self.measurement_shape)
         if not v.shape[:-3] == x.shape[:-3] == y.shape[:-axes] == y_x.shape[:-axes] == y_v.shape[:-axes]:
-            raise ValueError(
-                f"cube and measurement must have the same batch axes, got {tuple(v.shape[:-3])} and "
-                f"{tuple(y.shape[:-axes])}; expand one of them"
-            )
+            what = "cube and measurement must have the same batch axes"
+            raise ValueError(f"{what}, got {tuple(v.shape[:-3])} and {tuple(y.shape[:-axes])}; expand one of them")
 
     def _check(self, tensor: Tensor, name: str, end: tuple[int, ...], other: tuple[int, ...], what: str) -> Tensor:
         if not isinstance(tensor, Tensor):
@@ -321,15 +319,11 @@ class Camera(ABC):
         if tuple(tensor.shape[-len(end) :]) != end:
             swapped = tuple(tensor.shape[-len(other) :]) == other
             cure = f"this is {what}: are the arguments swapped?" if swapped else "crop it, or build another camera"
-            raise ValueError(
-                f"{name} must end in {end}, got {tuple(tensor.shape)}: the camera maps {self.cube_shape} to "
-                f"{self.measurement_shape}; {cure}"
-            )
+            text = f"{name} must end in {end}, got {tuple(tensor.shape)}"
+            raise ValueError(f"{text}: the camera maps {self.cube_shape} to {self.measurement_shape}; {cure}")
         if tensor.dtype != self.dtype or tensor.device != self.device:
-            raise TypeError(
-                f"{name} is {tensor.dtype} on {tensor.device}, the camera {self.dtype} on {self.device}; "
-                "move one of them with .to(...)"
-            )
+            text = f"{name} is {tensor.dtype} on {tensor.device}, the camera {self.dtype} on {self.device}"
+            raise TypeError(f"{text}; move one of them with .to(...)")
         return tensor
 
 

@@ -57,10 +57,8 @@ class CASSI(CodedAperture):
         except (TypeError, ValueError) as error:
             raise TypeError(f"shifts must be a sequence of integers, got {self.shifts!r}") from error
         if not all(d.is_integer() for d in displacements):
-            raise TypeError(
-                f"shifts must be whole pixels, got {tuple(self.shifts)!r}; "
-                "round them, or use BlurredCASSI for sub-pixel dispersion"
-            )
+            what = f"shifts must be whole pixels, got {tuple(self.shifts)!r}"
+            raise TypeError(f"{what}; round them, or use BlurredCASSI for sub-pixel dispersion")
         object.__setattr__(self, "shifts", tuple(int(d) for d in displacements))
         super().__post_init__()
 

@@ -57,10 +57,8 @@ class SidePicture:
         if not np.isfinite(p).all() or p.max() <= 0:
             raise InputError("the photograph must be finite and not black")
         if self.response is not None and (np.ndim(self.response) != 2 or len(self.response) != self.channels):
-            raise InputError(
-                f"the response of the photograph must have one curve for each of {self.channels} channels, got "
-                f"{np.shape(self.response)}"
-            )
+            what = f"the response of the photograph must have one curve for each of {self.channels} channels"
+            raise InputError(f"{what}, got {np.shape(self.response)}")
         if p.min() == p.max():
             raise InputError(f"the photograph is {p.max():g} everywhere and shows no scene; give another")
 

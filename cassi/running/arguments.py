@@ -94,10 +94,8 @@ def _from_arrays(measurement: Array, mask: Array | None, settings: Settings) -> 
             mask_array = sheared_masks(mask_array, y_array.shape[-2:], settings.step, settings.num_bands, notes)
         settings = replace(settings, step=0, num_bands=None, shifts=None)
     if y_array.shape[-2:-1] == mask_array.shape[-2:-1] and y_array.shape[-1] < mask_array.shape[-1]:
-        raise InputError(
-            f"the measurement {y_array.shape} is narrower than the mask {mask_array.shape}, but dispersion widens "
-            "it; are the two swapped? The measurement comes first"
-        )
+        what = f"the measurement {y_array.shape} is narrower than the mask {mask_array.shape}, but dispersion widens it"
+        raise InputError(f"{what}; are the two swapped? The measurement comes first")
     for name, values, axes in (
         ("measurement", y_array, "(H, W') or (N, H, W')"),
         ("mask", mask_array, "(H, W) or (C, H, W)"),
@@ -105,10 +103,8 @@ def _from_arrays(measurement: Array, mask: Array | None, settings: Settings) -> 
         if values.dtype.kind not in "fiub" or values.ndim not in (2, 3) or 0 in values.shape:
             raise InputError(f"the {name} must be {axes}, real and not empty, got {values.dtype} {values.shape}")
     if mask_array.shape[-2] != y_array.shape[-2]:
-        raise InputError(
-            f"the mask has {mask_array.shape[-2]} rows and the measurement {y_array.shape[-2]}; crop both alike, "
-            "or transpose both where the dispersion runs down"
-        )
+        what = f"the mask has {mask_array.shape[-2]} rows and the measurement {y_array.shape[-2]}"
+        raise InputError(f"{what}; crop both alike, or transpose both where the dispersion runs down")
     if mask_array.min() < 0 and mask_array.max() <= 0:  # of both signs is a camera, too: the difference of two shots
         raise InputError(f"the mask holds only negative values, down to {mask_array.min():g}; expected 0 to 1")
     stored, step, num_bands = _geometry(settings)

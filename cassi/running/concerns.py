@@ -192,10 +192,8 @@ def _imprinted(result: Reconstruction) -> Note | None:
     imprint = result.imprint if _is_default(result) else None
     if imprint is None or imprint <= MAX_IMPRINT:
         return None
-    return Note(
-        f"the mask's pattern is left in the cube (imprint {imprint:.2f}, good: below {MAX_IMPRINT:g}): the mask does "
-        "not fit the snapshot, or noise was fitted; calibrate the camera again"
-    )
+    what = f"the mask's pattern is left in the cube (imprint {imprint:.2f}, good: below {MAX_IMPRINT:g})"
+    return Note(f"{what}: the mask does not fit the snapshot, or noise was fitted; calibrate the camera again")
 
 
 def _unresolved(result: Reconstruction) -> Note | None:

@@ -95,10 +95,8 @@ def tile_measurement(
     if m.y.ndim != (2 if m.shots is None else 3):
         raise InputError(f"tiles are for single scenes (H, W') or (K, H, W'), got {m.y.shape}; give single frames")
     if tile < max(1, reach) or reach < 0:
-        raise InputError(
-            f"tiles of {tile} px with {reach} px around them have no interior; use at least "
-            f"{max(1, reach)} px, larger is faster"
-        )
+        what = f"tiles of {tile} px with {reach} px around them have no interior"
+        raise InputError(f"{what}; use at least {max(1, reach)} px, larger is faster")
     several = max(m.mask.shape[-2:]) > tile
     if several and settings.quality == "best":
         listener.inform("quality best would train another network for each tile: default is used")

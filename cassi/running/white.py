@@ -83,10 +83,8 @@ def reflectance(
             reach all bands.
     """
     if result.cube.ndim != 3 or light.shape != result.cube.shape:
-        raise InputError(
-            f"the white reference must be one snapshot of the scene's size, a cube {tuple(result.cube.shape)}, got "
-            f"{tuple(light.shape)}; capture it with the same camera"
-        )
+        what = f"the white reference must be one snapshot of the scene's size, a cube {tuple(result.cube.shape)}"
+        raise InputError(f"{what}, got {tuple(light.shape)}; capture it with the same camera")
     if not (exposure > 0 and math.isfinite(exposure)):
         raise InputError(f"the exposure ratio must be positive, got {exposure:g}: scene's time over reference's")
     dark = MIN_LIGHT * float(light.max())
@@ -114,10 +112,8 @@ def light_of(white: Tensor, imprint: float | None) -> Tensor:
     checks = zip(("brightness", "color"), unevenness(light.numpy()), (MAX_UNEVEN, MAX_COLORED), strict=True)
     for what, uneven, limit in checks:
         if uneven > allowed * limit:
-            raise InputError(
-                f"the white reference shows a picture: its {what} departs by {uneven:.1%} from smooth light; capture a "
-                "white board that fills the field, evenly lit"
-            )
+            text = f"the white reference shows a picture: its {what} departs by {uneven:.1%} from smooth light"
+            raise InputError(f"{text}; capture a white board that fills the field, evenly lit")
     for band in light.numpy():
         band[:] = ndimage.gaussian_filter(band.astype(np.float64), LIGHT_SIGMA, mode="nearest")
     return light
@@ -165,8 +161,6 @@ def _board(board: float | Spectrum, bands: int, wavelengths: np.ndarray | None) 
     else:
         values = np.full(bands, float(board))
     if not ((values > 0) & (values <= 1.5)).all():
-        raise InputError(
-            f"the reflectance of the reference must lie between 0 and 1.5, got {values.min():g} to {values.max():g}; "
-            "divide percent by 100"
-        )
+        what = f"the reflectance of the reference must lie between 0 and 1.5, got {values.min():g} to {values.max():g}"
+        raise InputError(f"{what}; divide percent by 100")
     return values

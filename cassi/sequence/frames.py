@@ -82,10 +82,8 @@ def _stack(frames: Sequence[Measurement]) -> Measurement:
     m = frames[0]
     for other in frames:
         if other.y.shape != m.y.shape or other.y.ndim != 2 or other.shots is not None:
-            raise InputError(
-                f"the frames of a sequence must be single snapshots of one size, {m.source} is {m.y.shape}, "
-                f"{other.source} {other.y.shape}; give frames of one camera"
-            )
+            what = f"the frames of a sequence must be single snapshots of one size, {m.source} is {m.y.shape}"
+            raise InputError(f"{what}, {other.source} {other.y.shape}; give frames of one camera")
         if not same_bands(m.wavelengths, other.wavelengths):
             raise InputError(f"the frames {m.source} and {other.source} of a sequence have different wavelengths")
     return replace(m, y=np.stack([f.y for f in frames]), bad_pixels=any_bad(f.bad_pixels for f in frames))

@@ -83,10 +83,8 @@ def moving(cube: Tensor, frames: int, speed: float) -> Tensor:
     border = math.ceil(abs(speed) * frames) + 2
     height, width = cube.shape[-2:]
     if border >= min(height, width) / 2:
-        raise ValueError(
-            f"{frames} frames of {speed:g} px move the scene out of its {height} x {width} px; "
-            "give fewer frames or a slower motion"
-        )
+        what = f"{frames} frames of {speed:g} px move the scene out of its {height} x {width} px"
+        raise ValueError(f"{what}; give fewer frames or a slower motion")
     wide = torch.nn.functional.pad(cube, (border,) * 4, mode="reflect")
     moved = []
     for t in range(frames):

@@ -86,10 +86,8 @@ def simulate_bench(
         ValueError: a number is out of range, or the bands span more pixels than the dispersion.
     """
     if min(height, width) < 32 or num_bands < 2 or step < 1:
-        raise ValueError(
-            f"a bench needs at least 32 x 32 pixels, 2 bands and a step of 1 px, got {height} x {width} pixels, "
-            f"{num_bands} bands and a step of {step} px"
-        )
+        what = "a bench needs at least 32 x 32 pixels, 2 bands and a step of 1 px"
+        raise ValueError(f"{what}, got {height} x {width} pixels, {num_bands} bands and a step of {step} px")
     random = np.random.default_rng(int(torch.randint(2**62, (1,), generator=generator)))
     span = step * (num_bands - 1)
     columns = width + span
