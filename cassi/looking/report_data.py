@@ -262,6 +262,8 @@ def _filled(parts: Mapping[str, Any], facts: dict[str, Any], frame: int, frames:
         value if isinstance(value := facts.pop(name, None), dict) else {} for name in ("choice", "parameters")
     )
     choice = dict(choice["frames"][frame] if "frames" in choice else choice)
+    if frames:
+        facts.pop("residual", None)  # of all frames together
     history = list(parts["history"])  # of all frames in a row, each from iteration 1
     starts = [i for i, record in enumerate(history) if record.iteration == 1]
     if frames and len(starts) == frames[0]:
