@@ -14,7 +14,16 @@ from messages import check_refusal, check_words, refused
 import cassi
 from cassi.cli.main import main
 from cassi.files import read_cube, write_cube
-from cassi.files.cubes import TURNS, export_cube, parse_output_bands, resample, resampling, turn, turn_of
+from cassi.files.cubes import (
+    TURNS,
+    check_turned_alike,
+    export_cube,
+    parse_output_bands,
+    resample,
+    resampling,
+    turn,
+    turn_of,
+)
 from cassi.looking.regions import Region, spectrum_of
 from cassi.looking.report_data import read_report
 from cassi.priors.spectral_basis import resolution, smooth_basis
@@ -165,10 +174,17 @@ def test_a_folder_is_exported_and_tabulated(result, tmp_path, capsys):
     check_refusal(capsys, main(["spectra", str(result), str(other), "--at", "3,3"]))
 
 
+@pytest.mark.parametrize("suffix", [".h5", ".mat", ".npz", ".tif", ".hdr"])
+def test_every_format_says_how_it_is_turned(result, tmp_path, suffix):
+    export_cube(result, tmp_path / f"a{suffix}", turn_result="180")
+    refused(check_turned_alike, tmp_path / f"a{suffix}", result)
+    export_cube(tmp_path / f"a{suffix}", tmp_path / "b.h5", turn_result="180")
+    refused(check_turned_alike, tmp_path / "b.h5", tmp_path / f"a{suffix}")
+
+
 def test_only_what_is_turned_alike_is_compared(result, tmp_path, capsys):
     """Two cubes, and places in them; a truth in the same file is turned with it."""
     export_cube(result, tmp_path / "a.h5", turn_result="180")
-    export_cube(tmp_path / "a.h5", tmp_path / "b.mat")
     turned = str(tmp_path / "a.h5")
     check_refusal(capsys, main(["compare", turned, str(result)]))
     check_refusal(capsys, main(["compare", turned, str(result), "--at", "3,3"]))

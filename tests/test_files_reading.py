@@ -41,8 +41,11 @@ def write_v73(path, **datasets):
     kinds = {"float32": "single", "float64": "double", "bool": "logical"}
     with h5py.File(path, "w", userblock_size=512) as file:
         for name, values in datasets.items():
-            dataset = file.create_dataset(name, data=np.asarray(values).T)
-            dataset.attrs["MATLAB_class"] = np.bytes_(kinds.get(str(values.dtype), str(values.dtype)))
+            is_text = isinstance(values, str)
+            stored = np.array([list(map(ord, values))], np.uint16) if is_text else np.asarray(values)
+            dataset = file.create_dataset(name, data=stored.T)
+            kind = "char" if is_text else kinds.get(str(stored.dtype), str(stored.dtype))
+            dataset.attrs["MATLAB_class"] = np.bytes_(kind)
     with open(path, "r+b") as file:
         file.write(b"MATLAB 7.3 MAT-file, Platform: test".ljust(124) + b"\x00\x02IM")
     return path

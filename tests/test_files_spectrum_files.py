@@ -8,8 +8,11 @@ from scipy.integrate import quad
 from cassi.files.spectrum_files import Spectrum, band_means, read_spectrum
 from cassi.files.wavelength_files import parse_wavelengths
 
+LIGHT = 299_792.458  # [nm THz]
 TRUE = np.array([[450.5, 0.125], [550.0, 0.25], [650.0, 0.1]])
-WAVENUMBERS = [repr(1e7 / nm) for nm in TRUE[:, 0].tolist()]
+WAVENUMBERS, ENERGIES, FREQUENCIES = (
+    [repr(one / nm) for nm in TRUE[:, 0].tolist()] for one in (1e7, 1239.841984, LIGHT)
+)
 TABLES = {  # what separators tell, headings, or what the first column does
     "comma": "nm,value\n450.5,0.125\n550,0.25\n650,1e-1\n",
     "comma and blank": "450.5, 0.125\n550, 0.25\n650, 0.1\n",
@@ -41,6 +44,15 @@ TABLES = {  # what separators tell, headings, or what the first column does
     "comment": "# nm value\n450.5 0.125\n550 0.25\n650 0.1\n# end\n",
     "a column of words": "nm,R,sample\n450.5,0.125,leaf\n550,0.25,leaf\n650,0.1,leaf\n",
     "R without a heading of the rows": "wavelength reflectance\n1 450.5 0.125\n2 550 0.25\n3 650 0.1\n",
+    "unit without brackets": "Wavelength in Angstrom;R\n4505;0.125\n5500;0.25\n6500;0.1\n",
+    "unit among others": "Wavelength (calibrated, in µm);R\n0.4505;0.125\n0.55;0.25\n0.65;0.1\n",
+    "unit behind a comma": "Wavelength, Å;R\n4505;0.125\n5500;0.25\n6500;0.1\n",
+    "unit in a word": "WavelengthAngstrom;R\n4505;0.125\n5500;0.25\n6500;0.1\n",
+    "energies": "Photon energy eV;R\n{};0.125\n{};0.25\n{};0.1\n".format(*ENERGIES),
+    "frequencies": "Frequency in THz\tR\n{}\t0.125\n{}\t0.25\n{}\t0.1\n".format(*FREQUENCIES),
+    "wavenumbers in words": "Wellenzahl;R\n{};0.125\n{};0.25\n{};0.1\n".format(*WAVENUMBERS),
+    "wavenumbers, 1/cm": "Wavenumbers, 1/cm;R\n{};0.125\n{};0.25\n{};0.1\n".format(*WAVENUMBERS),
+    "percent above": "Reflectance of a leaf in %\nnm;R\n450.5;12.5\n550;25\n650;10\n",
     "padded": "Wavelength (nm),R,,\n450.5,0.125,,\n550,0.25,,\n650,0.1,,\n",
 }
 LISTS = {
@@ -54,6 +66,10 @@ NO_TABLES = [
     "no numbers\n", "", "450;0.1\n", "450;0.1\n460;x\n470;0.2\n", "450;1e999\n460;1\n", "-450;1\n460;1\n",
     "450;1\n450;2\n", "a\0b", "1;0.1\n2;0.2\n3;0.3\n", "50;0.1\n450;0.2\n650;0.3\n",
     "450,5,0,1\n550,0,0,2\n650,0,0,3\n", "Wavelength [parsec];R\n450;1\n550;2\n",
+    'nm;R\n900.5;0.1\n950.5;0.2\n"1,000.5";0.3\n"1,010.5";.4\n', "nm;R\n1.010,5;0,4\n950,5;0,2\n900,5;0,1\n",
+    "nm;R\n900,5;0,1\n950,5;0,2\n1 000,5;0,3\n", "Energy;R\n1.9;0.1\n2.2;.2\n", "Frequency;R\n450;0.1\n550;.2\n",
+    "nm;Transmission (dB)\n450;-3\n460;-10\n", "nm;Absorbance\n450;1\n460;2\n",
+    "##TITLE=x\n##XUNITS= NANOMETERS\n##YFACTOR=0.001\n##XYDATA=(X++(Y..Y))\n450 100 200\n480 150 220\n##END=\n",
     "Wavelength [nm];R\n0.450;1\n0.550;2\n", "band;R\n450;-9999\n550;-9999\n",
 ]  # fmt: skip
 NO_LISTS = ["450,500\n550,600\n", "Wavelength [parsec]\n450\n500\n", "450 blue\n"]

@@ -4,6 +4,7 @@ The right values are worked out here, never by the package: physical constants, 
 """
 
 import struct
+import warnings
 import zlib
 from pathlib import Path
 
@@ -14,9 +15,11 @@ import scipy.io
 import tifffile
 from messages import refused
 from PIL import Image
+from test_files_reading import write_v73
 
 import cassi
 from cassi.files import Levels, ReadOptions, read_cube, read_measurement, shared_levels
+from cassi.files.frames import read_scene
 from cassi.files.spectrum_files import read_spectrum
 from cassi.files.statements import letters
 
@@ -42,7 +45,8 @@ UNITS = {  # by the words of files
 
 
 def save(path, *, of=None, on=None, **arrays):
-    """HDF5 with attributes of the file and on arrays; MATLAB and NPZ with arrays in their place, as y_step on y."""
+    """HDF5 with attributes of the file and on arrays; MATLAB (v7.3: "7.mat") and NPZ with arrays in their place, as
+    y_step on y."""
     path.unlink(missing_ok=True)
     if path.suffix == ".h5":
         with h5py.File(path, "w") as file:
@@ -56,7 +60,10 @@ def save(path, *, of=None, on=None, **arrays):
         np.savez(path, **arrays, **flat, **(of or {}))
         return path
     last = {} if "cube_axes" in flat else {n: np.moveaxis(a, 0, -1) for n, a in arrays.items() if np.ndim(a) == 3}
-    scipy.io.savemat(path, arrays | last | flat | (of or {}))
+    content = arrays | last | flat | (of or {})
+    if path.stem == "7":
+        return write_v73(path, **{n: v if isinstance(v, str) else np.atleast_2d(v) for n, v in content.items()})
+    scipy.io.savemat(path, content)
     return path
 
 
@@ -93,6 +100,11 @@ def gdal(path, image=None, **items):
     if image is not None:
         return tiff(path, image, tag, metadata=None)
     return tiff(path, np.moveaxis(PACKED, 0, -1), tag, photometric="minisblack", planarconfig="contig", metadata=None)
+
+
+def imagej(path, image, **stated):
+    lines = "".join(f"{name}={value}\n" for name, value in stated.items())
+    return tiff(path, image.astype(np.uint16), (270, "s", f"ImageJ=1.53t\n{lines}"), metadata=None)
 
 
 def png(path, image, *chunks):
@@ -230,7 +242,11 @@ TABLE = {
     ) | {
         "ENVI": ("`data gain values`, `data offset values`", scaled(
             lambda p, s, o: envi(p, PACKED, data_gain_values=s, data_offset_values=o))),
-        "TIFF": ("GDAL's scale and offset", scaled(lambda p, s, o: gdal(p, scale=s, offset=o))),
+        "TIFF": ("GDAL's scale and offset, ImageJ's calibration", lambda p: [
+            scaled(lambda p, s, o: gdal(p, scale=s, offset=o))(p),
+            cube_is_read(imagej(p, PACKED[0], cf=0, c0=-3.0, c1=2.0), PACKED[:1] * 2.0 - 3),
+            cube_is_read(imagej(p, PACKED[0], cf=20), PACKED[:1] / 16383),
+            refused(read_cube, imagej(p, PACKED[0], cf=3))]),
     },
     "no value": in_each(
         lambda p: [is_marked(save(p, y=BAD, mask=MASK, on={"y": stated}))
@@ -326,9 +342,12 @@ def no_snapshot(path):
     assert np.array_equal(read_measurement(path).y, Y)
 
 
-@pytest.mark.parametrize(("statement", "kind"), [(s, f) for s, row in TABLE.items() for f in row])
+@pytest.mark.parametrize(
+    ("statement", "kind"), [(s, f) for s, row in TABLE.items() for f in (*row, *(["v7.3"] if "MATLAB" in row else []))]
+)
 def test_a_cell(tmp_path, statement, kind):
-    TABLE[statement][kind][1](tmp_path / NAMES[kind])
+    cell = TABLE[statement]["MATLAB" if kind == "v7.3" else kind]
+    cell[1](tmp_path / (NAMES | {"v7.3": "7.mat"})[kind])
 
 
 def test_the_documented_table_has_these_cells():
@@ -393,11 +412,15 @@ def test_bands_that_do_not_fit_are_refused(tmp_path):
 @pytest.mark.parametrize(
     "stated",
     [{"step": [2, 2]}, {"step": "two"}, {"step": 1e9}, {"step": 3, "shifts": [0, 2, 4, 6]}, {"num_bands": 0},
-     {"num_bands": 10**7}, {"num_bands": "four"}, {"bit_depth": 64}, {"bit_depth": -3}, {"bit_depth": "twelve"}],
+     {"num_bands": 10**7}, {"num_bands": "four"}, {"bit_depth": 64}, {"bit_depth": -3}, {"bit_depth": "twelve"},
+     {"bit_depth": 12.6}, {"num_bands": 4.4}, {"num_shots": 0}, {"num_shots": 2.5}, {"scale": 0.0}, {"scale": -5},
+     {"gain": -1}, {"read_noise": -1}, {"mask_error": -1}, {"mask_error": 5}, {"shifts": -2}, {"black_level": "dark"},
+     {"saturation": COUNTS}, {"shifts": [[0, 0], [0, 2], [0, 4], [0, 6]]}, {"wavelengths": [[450, 5]] * 4},
+     {"wavelengths": np.array([b"450", b"500", b"x", b"600"])}],
 )  # fmt: skip
 def test_statements_that_cannot_be_are_refused(tmp_path, stated):
-    refused(read_measurement, save(tmp_path / "a.h5", y=COUNTS, mask=MASK, of=stated))
-    refused(read_measurement, save(tmp_path / "a.npz", y=COUNTS, mask=MASK, **stated))
+    for name in ("a.h5", "a.npz"):
+        refused(read_scene, save(tmp_path / name, y=COUNTS, mask=MASK, of=stated))
 
 
 def test_levels_are_in_counts_whatever_the_file_made_of_these(tmp_path):
@@ -485,6 +508,17 @@ def test_wavelengths_of_gdal(tmp_path):
     units = ["Nanometers"] * C
     wavelengths_are_read(gdal(tmp_path / "a.tif", wavelength=NM.tolist(), wavelength_units=units))
     wavelengths_are_read(gdal(tmp_path / "b.tif", CENTRAL_WAVELENGTH_UM=(NM / 1e3).tolist()))
+
+
+def test_what_a_parser_warns_of_is_no_damage(tmp_path):
+    """Nor an attribute that holds nothing, as NetCDF writes empty texts."""
+    path = envi(tmp_path / "a.hdr", CUBE, wavelength=list(map(repr, NM.tolist())))
+    path.write_text(path.read_text() + "Sensor Type = X\nWavelength Units = nm\n")
+    with warnings.catch_warnings(action="error"), np.errstate(all="raise"):
+        wavelengths_are_read(path)
+    nothing = {"units": h5py.Empty("S1"), "step": h5py.Empty("f4")}
+    m = read_measurement(save(tmp_path / "a.h5", **SAVED, of=nothing, on={"y": nothing}))
+    assert m.shifts == (0, 2, 4, 6) and m.unit == "relative radiance"
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-8", "utf-8-sig", "utf-16"])

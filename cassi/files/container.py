@@ -21,7 +21,18 @@ import numpy as np
 
 from cassi.errors import InputError, one_line
 from cassi.files.atomic import stamp_of
-from cassi.files.statements import WORDS, Entry as Entry, Selection as Selection, in_memory, stated_as, unpack, word_of
+from cassi.files.options import MAX_BANDS
+from cassi.files.statements import (
+    RANGES,
+    WHOLE,
+    WORDS,
+    Entry as Entry,
+    Selection as Selection,
+    in_memory,
+    stated_as,
+    unpack,
+    word_of,
+)
 
 MAX_READ_BYTES = 8 * 2**30  # held at once; multiplied by the environment variable CASSI_READ_LIMIT
 SLACK = 2**26  # bytes that a stored piece may hold beyond what it is declared to
@@ -95,7 +106,7 @@ class Container:
     def find(self, role: str) -> Entry | None:
         """The entry with the first of the names of a role, or with this name; if several match, the least nested one.
 
-        A vector is no image, as `x` and `y` where these are coordinates, and an image no list. A list may be an
+        A vector is no image, as `x` and `y` where these are coordinates, and a stack no list. A list may be an
         attribute of the file, and the name of wavelengths end in their unit.
         """
         names = [word_of(name) for name in NAMES.get(role) or WORDS.get(role, (role,))]
@@ -103,12 +114,12 @@ class Container:
         for attributes in (*(entry.attributes for entry in self.entries), self.attributes) if is_list else ():
             units = stated_as(attributes, "wavelength_units") if role == "wavelengths" else None
             for name, value in attributes.items():
-                if word_of(name) in names and np.asarray(value).size > 1:
+                if word_of(name) in names and (role == "shifts" or np.asarray(value).size > 1):
                     by_leaf[word_of(name)] = replace(in_memory(name, value, units), file=self)
         for entry in sorted(self.entries, key=lambda entry: entry.name.count("/"), reverse=True):
             leaf, long = entry.name.rsplit("/", 1)[-1], sum(n > 1 for n in entry.shape)
             is_axis = leaf.lower() in ("x", "y") or entry.attributes.get("CLASS") == "DIMENSION_SCALE"  # of another
-            if entry.dtype is not None and (long > 1 if is_list else role in IMAGES and long < 2 and is_axis):
+            if entry.dtype is not None and (long > 2 if is_list else role in IMAGES and long < 2 and is_axis):
                 continue
             if role == "wavelengths" and leaf.lower() == "bands" and long == 0:  # their number
                 continue
@@ -187,7 +198,7 @@ def number_in(statement: str, *sources: Container | Entry) -> float | None:
     None.
 
     Raises:
-        InputError: it is stated, and is not one finite number.
+        InputError: it is stated, and is not one number that it can be.
     """
     for source in (one for s in sources for one in ((s, s.file) if isinstance(s, Entry) else (s,))):
         value = stated_as(source.attributes, statement)
@@ -199,9 +210,13 @@ def number_in(statement: str, *sources: Container | Entry) -> float | None:
             (number,) = np.asarray(value, dtype=float).reshape(-1).tolist()
         except (TypeError, ValueError):
             number = math.nan
-        if not math.isfinite(number):
+        low, high = RANGES.get(statement, (-math.inf, math.inf))
+        kind = "whole" if statement in WHOLE else "finite"
+        if not (math.isfinite(number) and low <= number <= high and (kind == "finite" or number.is_integer())):
             where = source.path if isinstance(source, Container) else source.where
-            raise InputError(f"{where}: '{statement}' must be one finite number, got {one_line(repr(value), 60)}")
+            limits = f" from {low:g} to {high:g}" if statement in RANGES else ""
+            got = one_line(repr(value), 60)
+            raise InputError(f"{where}: '{statement}' must be one {kind} number{limits}, got {got}")
         return float(number)
     return None
 
@@ -210,6 +225,15 @@ def role_of(entry: Entry) -> str | None:
     """The role that the name of an entry implies ("measurement", "mask", "truth" ...), or None."""
     leaf = word_of(entry.name.rsplit("/", 1)[-1])
     return next((role for role, names in NAMES.items() if leaf in map(word_of, names)), None)
+
+
+def read_list(entry: Entry) -> np.ndarray:
+    """The numbers of a list, (C,) float64; InputError for an array of several axes, or too many."""
+    if sum(n > 1 for n in entry.shape) > 1 or math.prod(entry.shape) > MAX_BANDS:
+        raise InputError(
+            f"{entry.where} {entry.shape} is no list, expected a number for each of {MAX_BANDS} bands at most"
+        )
+    return np.asarray(entry.read(), dtype=np.float64).reshape(-1)
 
 
 def covers(picked: Selection, shape: tuple[int, ...]) -> bool:

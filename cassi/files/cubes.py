@@ -14,7 +14,8 @@ from cassi.errors import InputError, import_extra
 from cassi.files.container import LETTERS
 from cassi.files.layout import bands_first, stack_order
 from cassi.files.opening import open_container
-from cassi.files.scaling import mask_to_float32, scale_cube
+from cassi.files.scaling import bit_depth_of, mask_to_float32, scale_cube
+from cassi.files.statements import stated_as
 from cassi.files.wavelength_files import parse_wavelengths, read_wavelengths
 from cassi.files.writing import plain_attributes, write_cube
 from cassi.types import PathLike
@@ -48,7 +49,7 @@ def read_cube(path: PathLike, *, key: str | None = None) -> tuple[np.ndarray, np
     else:
         raise InputError(f"{entry.where} has shape {entry.shape}, expected (C, H, W) or (N, C, H, W)")
     values = values if entry.packed is None else values.astype(entry.packed)
-    cube = scale_cube(values, entry.where, entry.bits)[0]
+    cube = scale_cube(values, entry.where, bit_depth_of(entry))[0]
     return cube, None if found is None or found is entry else read_wavelengths(found, cube.shape[-3])
 
 
@@ -189,7 +190,9 @@ def resample(cube: Picture, weights: np.ndarray, *, spread: bool = False) -> Pic
 
 def check_turned_alike(a: PathLike, b: PathLike) -> None:
     """Raise InputError for two files whose pictures are turned differently, as far as they say so."""
-    first, second = (turn_of(str(open_container(Path(path)).attributes.get("turned", "none"))) for path in (a, b))
+    first, second = (
+        turn_of(str(stated_as(open_container(Path(path)).attributes, "turned") or "none")) for path in (a, b)
+    )
     if first != second:
         what = f"{a} is turned ({first}) and {b} is not in the same way ({second})"
         raise InputError(f"{what}; turn one of them: cassi export --turn-result")

@@ -18,7 +18,7 @@ from cassi.files.layout import ends
 from cassi.files.opening import open_container
 from cassi.files.options import Levels, ReadOptions
 from cassi.files.reading import open_measurement
-from cassi.files.scaling import digits, full_scale, levels_of, mask_to_float32, smallest_depth
+from cassi.files.scaling import bit_depth_of, digits, full_scale, levels_of, mask_to_float32, smallest_depth
 from cassi.optics.measurement import Measurement, join_shots
 from cassi.types import PathLike
 
@@ -84,7 +84,7 @@ def shared_levels(files: Sequence[PathLike], options: ReadOptions) -> Levels:
             if opened.entry.dtype is None or opened.entry.dtype.kind not in "iu":
                 floats.append(opened)
                 continue
-            bits, black = opened.entry.bits, levels_of(opened.entry, levels).black_level
+            bits, black = bit_depth_of(opened.entry), levels_of(opened.entry, levels).black_level
             for frame in opened.frames:
                 counts = opened.counts(frame)
                 if np.nanmin(counts) < 0 and black is None:  # an error when it is read

@@ -11,7 +11,7 @@ import numpy as np
 
 from cassi.errors import InputError, Note, one_line, parse_json
 from cassi.files.atomic import file_sha256
-from cassi.files.container import NAMES, Container, Entry, find_each, number_in
+from cassi.files.container import NAMES, Container, Entry, find_each, number_in, read_list
 from cassi.files.filters import read_masks
 from cassi.files.layout import (
     band_axis,
@@ -24,8 +24,17 @@ from cassi.files.layout import (
     stack_order,
 )
 from cassi.files.opening import open_container
-from cassi.files.options import MAX_BANDS, Levels, ReadOptions
-from cassi.files.scaling import digits, levels_of, mask_to_float32, plan_counts, read_leading, scale_cube, to_float32
+from cassi.files.options import Levels, ReadOptions
+from cassi.files.scaling import (
+    bit_depth_of,
+    digits,
+    levels_of,
+    mask_to_float32,
+    plan_counts,
+    read_leading,
+    scale_cube,
+    to_float32,
+)
 from cassi.files.statements import stated_as
 from cassi.files.wavelength_files import differing, parse_wavelengths, read_wavelengths, wavelength_source
 from cassi.optics.measurement import Measurement, any_bad
@@ -99,7 +108,7 @@ class OpenedMeasurement:
         known, notes, container = self.known, list(self.known.notes), self.entry.file
         raw, bad = _bad_pixels_of(self.counts(frames), known.bad_pixels, frames, self.entry.declares_missing, notes)
         kind, levels = self.entry.dtype or raw.dtype, levels_of(self.entry, self.options.levels)
-        counts = plan_counts(kind, float(raw.min()), float(raw.max()), self.entry.bits, levels, digits(raw))
+        counts = plan_counts(kind, float(raw.min()), float(raw.max()), bit_depth_of(self.entry), levels, digits(raw))
         if (black := levels.black_level) is not None and black != self.options.levels.black_level:
             notes.append(f"the black level {black:g} is stated by the file")
         y, saturated = counts.apply(raw, self.entry.where)
@@ -155,8 +164,6 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
         name = mask_entry.file.path.name
         options = replace(options, mask=bands, mask_name=name, mask_key=None, step=0, num_bands=None)
         mask_entry = _mask_source(container, options, notes)
-    if (bits := number_in("bit_depth", container)) is not None:
-        entry = replace(entry, bits=entry.bits or Levels(bit_depth=round(bits)).bit_depth)
     stack_axis, mask_axis, across = match_layout(entry, mask_entry, options.num_bands)
     array = read_leading(mask_entry, mask_axis)
     rows, columns = (n for i, n in enumerate(entry.shape) if i != stack_axis)
@@ -244,11 +251,9 @@ def _geometry(
     if step is not None:
         return None, step, num_bands
     if (shifts := next(iter(find_each("shifts", entry.file, mask.file)), None)) is not None:
-        if math.prod(shifts.shape) > MAX_BANDS:
-            raise InputError(f"{shifts.where} {shifts.shape} must be at most {MAX_BANDS} numbers")
         if (unit := str(shifts.attributes.get("units", "pixel"))).lower().rstrip("s") not in PIXEL:
             raise InputError(f"{shifts.where} is in {unit}, expected pixels; divide by their pitch")
-        stored = np.asarray(shifts.read(), dtype=np.float64).reshape(-1)
+        stored = read_list(shifts)
         if not np.isfinite(stored).all():
             raise InputError(f"{shifts.where} must be finite [pixel]")
         if num_bands not in (None, stored.size):

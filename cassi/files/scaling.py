@@ -54,6 +54,12 @@ class Counts:
         return to_float32(scaled, name), saturated
 
 
+def bit_depth_of(entry: Entry) -> int | None:
+    """The significant bits of an array that its file states."""
+    bits = number_in("bit_depth", entry)
+    return None if bits is None else round(bits)
+
+
 def levels_of(entry: Entry, given: Levels) -> Levels:
     """The levels that are given, and for those that are not what the file states of the counts of an array.
 
@@ -62,8 +68,8 @@ def levels_of(entry: Entry, given: Levels) -> Levels:
     divided = entry.dtype is not None and entry.dtype.kind == "f" and not is_packed(entry.attributes)
     scale, whole = number_in("scale", entry) if divided else None, (slice(None),) * len(entry.shape)
     stated = {name: number_in(name, entry) for name in ("black_level", "saturation")}
-    if stated["saturation"] is None and scale and entry.bits:
-        stated["saturation"] = 2.0**entry.bits - 1.5
+    if stated["saturation"] is None and scale and (bits := bit_depth_of(entry)):
+        stated["saturation"] = 2.0**bits - 1.5
     left: dict[str, Any] = {
         name: float(scaled(entry, np.array(level), whole)) / (scale or 1.0)
         for name, level in stated.items()

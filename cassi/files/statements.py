@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cassi.errors import InputError, one_line
+from cassi.files.options import MAX_BANDS
 
 if TYPE_CHECKING:
     from cassi.files.container import Container
@@ -29,18 +30,21 @@ WORDS = {
     "reflectance_scale": ("reflectance_scale", "reflectance_scale_factor"),
     "missing_value": ("missing_value", "fill_value", "data_ignore_value", "no_data", "no_data_value"),
     **{name: (name,) for name in ("valid_range", "valid_min", "valid_max", "unsigned", "interleave")},
-    "bit_depth": ("bit_depth", "significant_bits"),
+    "bit_depth": ("bit_depth", "significant_bits", "bit_depth_readout"),
     "black_level": ("black_level", "black_value", "dark_level", "dark_value", "bias_level", "pedestal"),
     "saturation": ("saturation", "saturation_level", "saturation_value", "white_level"),
     "axes": ("axes", "dims", "dimension_labels", "array_dimensions"),
     "wavelength_units": ("wavelength_units", "wavelengths_units", "wavelength_unit"),
     "num_bands": ("num_bands", "bands"),  # where several are listed under the second, they are wavelengths
-    **{name: (name,) for name in ("step", "num_shots", "scale", "gain", "read_noise", "mask_error")},
+    **{name: (name,) for name in ("step", "num_shots", "scale", "gain", "read_noise", "mask_error", "turned")},
 }  # fmt: skip
 LIMITS = {"valid_range", "valid_min", "valid_max"}
 NUMERIC = {"scale_factor", "add_offset", "reflectance_scale", "missing_value", "unsigned", *LIMITS}  # change numbers
 OF_FILE = {"units", "bit_depth", "black_level", "saturation", "wavelength_units", "num_bands", "step", "num_shots",
-           "scale", "gain", "read_noise", "mask_error"}  # fmt: skip
+           "scale", "gain", "read_noise", "mask_error", "turned"}  # fmt: skip
+RANGES = {"bit_depth": (1, 32), "num_bands": (1, MAX_BANDS), "num_shots": (1, MAX_BANDS), "scale": (1e-30, 1e30),
+          "gain": (1e-30, 1e30), "read_noise": (0, 1e30), "mask_error": (0, 1)}  # fmt: skip
+WHOLE = {"bit_depth", "num_bands", "num_shots"}
 MAX_STATED = 256  # numbers of a statement that an array makes
 LETTER = {
     **dict.fromkeys(("n", "t", "i", "q", "z", "frame", "time", "snapshot", "shot"), "N"),
@@ -55,8 +59,8 @@ INTERLEAVES = {"bsq": "CHW", "bil": "HCW", "bip": "HWC"}
 class Entry:
     """One array of a file, as declared before it is read.
 
-    `axes` are the letters of the axes, if the file states them (N frame, C band, H row, W column); `bits` is the bit
-    depth, if known and smaller than that of the type; `problem` is why the entry cannot be read ("text").
+    `axes` are the letters of the axes, if the file states them (N frame, C band, H row, W column); `problem` is why the
+    entry cannot be read ("text").
     `packed` is the integer type that whole floats are stored in; `declares_missing` is whether the file says what
     stands for no value, which is read as NaN; `unclear` is what it states and nobody understands. `values` are those of
     an entry in memory; `order` is that of the axes as stored, where columns come before rows. `attributes` are those
@@ -67,7 +71,6 @@ class Entry:
     shape: tuple[int, ...]
     dtype: np.dtype | None
     axes: str | None = None
-    bits: int | None = None
     problem: str | None = None
     attributes: Mapping[str, object] = field(default_factory=dict)
     packed: np.dtype | None = None
@@ -120,6 +123,11 @@ def stated_as(attributes: Mapping[str, object], statement: str) -> object:
     return next((value for name, value in attributes.items() if statement_of(name) == statement), None)
 
 
+def of_file(attributes: Mapping[str, object]) -> dict[str, object]:
+    """Those of the attributes of an array that may be stated of its file."""
+    return {name: value for name, value in attributes.items() if statement_of(name) in OF_FILE}
+
+
 def understood(attributes: Mapping[str, object]) -> dict[str, object]:
     """The attributes of an array with its statements by the names of `WORDS`; others stay."""
     found: dict[str, object] = {}
@@ -140,14 +148,15 @@ def companions(entries: Iterable[Entry], values: dict[str, object]) -> tuple[tup
     for entry in entries:
         start = f"{entry.name}_"
         said = {n: n.removeprefix(start) for n in values if n.startswith(start) and statement_of(n.removeprefix(start))}
-        made.append(stated(entry, {word: values[name] for name, word in said.items()}) if said else entry)
+        more = {word: values[name] for name, word in said.items()}
+        made.append(stated(entry, dict(entry.attributes) | more) if said else entry)
         of_arrays |= said.keys()
     one = {name: value for name, value in values.items() if not isinstance(value, list)}
     return tuple(made), {name: value for name, value in one.items() if name not in of_arrays}
 
 
 def stated(entry: Entry, attributes: Mapping[str, object]) -> Entry:
-    """An array with what its attributes state: its type as read, axes, bits, and whether values are missing.
+    """An array with what its attributes state: its type as read, axes, and whether values are missing.
 
     One whose columns come before its rows is read transposed.
     """
@@ -166,15 +175,11 @@ def stated(entry: Entry, attributes: Mapping[str, object]) -> Entry:
         dtype = np.dtype(f"u{dtype.itemsize}")
     if dtype is not None and dtype.kind in "iuf" and is_packed(said):
         dtype = np.dtype(float)
-    bits = entry.bits if "bit_depth" not in said else round(float(numbers("bit_depth", said["bit_depth"])[0]))
-    if bits is not None and not 1 <= bits <= 32:
-        unclear = f"has {bits} significant bits, expected 1 to 32"
     return replace(
         entry,
         shape=tuple(shape[k] for k in order),
         dtype=dtype,
         axes=axes,
-        bits=bits,
         attributes=said,
         declares_missing=bool(said.keys() & {"missing_value", *LIMITS}),
         order=None if order == sorted(order) else tuple(order),
@@ -184,7 +189,7 @@ def stated(entry: Entry, attributes: Mapping[str, object]) -> Entry:
 
 def in_memory(name: str, values: object, units: object = None) -> Entry:
     """The entry of numbers that a format has among its statements."""
-    array = np.asarray(values, dtype=float).reshape(-1)
+    array = numbers(name, values).astype(float).reshape(np.squeeze(np.asarray(values)).shape or (1,))
     return Entry(name, array.shape, array.dtype, attributes={} if units is None else {"units": units}, values=array)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from cassi.errors import InputError, one_line
 from cassi.files.atomic import check_readable
-from cassi.optics.wavelengths import to_nanometers
+from cassi.optics.wavelengths import ENERGIES, FREQUENCIES, LENGTHS, to_nanometers
 from cassi.types import PathLike
 
 MAX_BYTES = 16 << 20
@@ -26,13 +26,23 @@ BYTE_ORDER_MARKS = (  # the longer first
     (codecs.BOM_UTF8, "utf-8"),
 )
 NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
+GROUPED = re.compile(r"[+-]?\d[\d.,' \u00a0\u202f]*")  # also with separators of thousands, which are not read
 NONE = ("", "nan", "inf", "+inf", "-inf", "na", "n/a", "#n/a", "null", "none", "-", "--")
 NO_VALUE = (-999.0, -9999.0, -32768.0)  # and what is below -1e30: -1.23e34 of the U.S. Geological Survey
 SEPARATORS = ("\t", ";", " ", ",")  # in order of preference: commas last, as they may be decimal
 WAVE = re.compile(  # in the heading of wavelengths
-    r"wav|wellenl|longue?ur|longitud|lunghezza|lambda|λ|波長|^wl\b|^(nm|um|µm|μm|cm-1|1/cm)$|^\W*(freq|energ)",
+    r"wav|wellen|longue?ur|longitud|lunghezza|nombres? d.onde|lambda|λ|波長|^wl\b|^(nm|um|µm|μm|cm-1|1/cm)$|"
+    r"^\W*(photon ?)?(freq|energ)",
     re.IGNORECASE,
 )
+WAVENUMBER = re.compile(r"wave ?number|wellenzahl|nombres? d.onde", re.IGNORECASE)
+NO_LENGTH = re.compile(r"freq|energ", re.IGNORECASE)
+UNITS = sorted((word for word in (*LENGTHS, *FREQUENCIES, *ENERGIES, "µm", "μm") if len(word) > 1), key=len)[::-1]
+UNIT = re.compile(
+    rf"(?<![^\W_])(1/|(per|inverse|reciprocal) )?({'|'.join(UNITS)})s?(\^?-1|⁻¹)?(?![^\W_])|Å", re.IGNORECASE
+)
+MARKED = re.compile(r"[\[(]([^\])]+)[\])]|/\s*(\S+)\s*$|_([^\W_]+)$")  # in brackets, after a slash, an underscore
+LOGARITHMIC = re.compile(r"\bdB\b|\b[Aa]bsorban|\b[Ll]og\b")
 OTHER = re.compile(r"\bsd\b|std|dev|err|sigma|uncert|count|^n$|index|^no\.?$|^#$|band|row|\bid\b", re.IGNORECASE)
 
 
@@ -60,8 +70,11 @@ class Table:
         """
         named = [k for k, head in enumerate(self.heads) if WAVE.search(head)]
         column = named[0] if named else self.first
-        values, name = self.numbers[:, column], f"{self.path}: wavelengths"
-        if (unit := self._unit(column)) is not None:
+        values, name, head = self.numbers[:, column], f"{self.path}: wavelengths", self.heads[column]
+        above = [line for line in self.before if re.search(r"(?i)wavelength|x.?unit", line)]
+        if (unit := next(filter(None, map(unit_in, (head, *above))), None)) is None and NO_LENGTH.search(head):
+            raise InputError(f"{name}: the heading {one_line(head, 40)!r} states no unit; add one such as eV or THz")
+        if unit is not None:
             nm = to_nanometers(values, unit, name)
             if nm is None:
                 raise InputError(f"{name} are numbers of bands; expected nm")
@@ -74,15 +87,6 @@ class Table:
             values = np.round(values * 1e3, 9)
         return column, values
 
-    def _unit(self, column: int) -> str | None:
-        """The unit in brackets, after a slash or an underscore, or alone in a heading; or in a line above of x."""
-        head = self.heads[column]
-        for line in (head, *(line for line in self.before if re.search(r"(?i)wavelength|x.?unit", line))):
-            if found := re.search(r"[\[(]([^\])]+)[\])]|/\s*(\S+)\s*$|_([^\W_]+)$", line):
-                return str(next(filter(None, found.groups())))
-        alone = re.fullmatch(r"(?i)nm|um|µm|μm|cm-1|1/cm", head) or re.search(r"(?i)(?=wavenumber)", head)
-        return None if alone is None else str(alone[0]) or "cm-1"
-
     def values(self, wavelengths: int) -> np.ndarray:
         """The column of values beside that of the wavelengths, divided by 100 where its heading says percent."""
         order = sorted(range(self.first, len(self.heads)), key=lambda k: k < wavelengths)  # those to the right first
@@ -91,7 +95,10 @@ class Table:
         if not plain:
             what = "the first column counts the rows" if self.first else "one column of numbers"
             raise InputError(f"{self.path}: {what}; expected one of wavelengths and one of values")
-        about = (self.heads[plain[0]], *(line for line in self.before if re.search(r"(?i)y.?unit", line)))
+        head = self.heads[plain[0]]
+        if LOGARITHMIC.search(head):
+            raise InputError(f"{self.path}: {one_line(head, 40)!r} is logarithmic; expected values linear in the light")
+        about = (head, *(line for line in self.before if re.search(r"(?i)y.?unit|reflect|transmi", line)))
         percent = any(re.search(r"(?i)%|percent", text) for text in about)
         return np.asarray(self.numbers[:, plain[0]] / (100 if percent else 1))
 
@@ -110,6 +117,20 @@ def read_table(path: PathLike, expected: str, *, columns: int = 1) -> Table:
     if not tables:
         raise InputError(f"{path}: expected {expected}, found none")
     return max(tables, key=lambda table: len(table.numbers))  # the first of several
+
+
+def unit_in(text: str) -> str | None:
+    """The unit of wavelengths that a heading states: a word that is one, or else what is marked as a unit; or None.
+
+    Example:
+        >>> unit_in("Wavelength in nm"), unit_in("Wellenzahl"), unit_in("λ (m)"), unit_in("Wavelength")
+        ('nm', 'cm-1', 'm', None)
+    """
+    if found := UNIT.search(re.sub(r"(?<=[a-z])(?=[A-Z][a-z]{2})", " ", text)):
+        return found[0]
+    if found := MARKED.search(text):
+        return str(next(filter(None, found.groups())))
+    return "cm-1" if WAVENUMBER.search(text) else None
 
 
 def rows_of_numbers(path: PathLike, expected: str) -> list[list[list[float]]]:
@@ -136,7 +157,10 @@ def _lines(path: PathLike, expected: str) -> list[str]:
     path = check_readable(path)
     if path.stat().st_size > MAX_BYTES:
         raise InputError(f"{path}: {path.stat().st_size} bytes, expected {expected}")
-    return [line for line in decode(path.read_bytes()).splitlines() if line.strip()]
+    lines = [line for line in decode(path.read_bytes()).splitlines() if line.strip()]
+    if lines and lines[0].startswith("##TITLE"):
+        raise InputError(f"{path}: this is JCAMP-DX; save the spectrum as a table of two columns")
+    return lines
 
 
 def decode(data: bytes) -> str:
@@ -164,11 +188,14 @@ def _separated(path: Path, lines: Sequence[str], by: str, columns: int) -> Table
     if len(good) < 2:
         return None
     first, last = good[0], good[-1]
-    if last - first >= len(good):
-        if len(good) < (last - first) / 2:
-            return None
-        broken = lines[next(k for k in range(first, last) if k not in good)]
-        raise InputError(f"{path}: expected numbers in each line of the table, got {one_line(broken, 80)!r}")
+    broken = [k for k in range(first, last) if k not in set(good)]
+    if len(broken) > (last - first) / 2:
+        return None
+    broken += [
+        k for k, row in enumerate(cells) if not first <= k <= last and len(row) > 1 and all(map(GROUPED.fullmatch, row))
+    ]
+    if broken:
+        raise InputError(f"{path}: expected numbers in each line of the table, got {one_line(lines[broken[0]], 80)!r}")
     width = min(len(rows[k]) for k in good)
     heads = [cell if k else cell.lstrip("#%! ") for k, cell in enumerate(cells[first - 1])] if first else []
     heads = heads if not heads or heads[0] else heads[len(heads) > width :]  # a comment, whose mark stands alone

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from cassi.errors import InputError
-from cassi.files.container import Entry
+from cassi.files.container import Entry, read_list
 from cassi.files.opening import open_container
 from cassi.files.statements import stated_as
 from cassi.files.tables import WAVE, read_table, rows_of_numbers
@@ -98,7 +98,7 @@ def differing(given: np.ndarray | None, stored: np.ndarray | None) -> list[str]:
 
 def read_wavelengths(entry: Entry, num_bands: int) -> np.ndarray | None:
     """The wavelengths [nm] (C,) of an array, in the unit that the file states; None where it numbers the bands."""
-    nm = to_nanometers(entry.read(), _unit_of(entry), entry.where)
+    nm = to_nanometers(read_list(entry), _unit_of(entry), entry.where)
     return None if nm is None else check_wavelengths(nm, num_bands, entry.where)
 
 

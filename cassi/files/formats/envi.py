@@ -1,6 +1,7 @@
 """Read and write ENVI images, a header .hdr beside its data, with the package `spectral`."""
 
 import json
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 
 from cassi.errors import InputError, import_extra
 from cassi.files.container import Container, CubeContent, Entry, Selection, damage_as_input_error
-from cassi.files.statements import in_memory, stated
+from cassi.files.statements import in_memory, of_file, stated
 from cassi.files.tables import BYTE_ORDER_MARKS, decode
 
 SIGNATURES = tuple(mark + "ENVI".encode(name) for mark, name in ((b"", "utf-8"), *BYTE_ORDER_MARKS))
@@ -53,13 +54,14 @@ def open_envi(path: Path) -> Container:
         values = np.asarray(image.open_memmap(interleave="bip", writable=False))
         return np.array(values.reshape(entry.shape)[picked])
 
-    return Container(path, "ENVI", tuple(entries), read, bands_last=True)
+    return Container(path, "ENVI", tuple(entries), read, of_file(attributes), bands_last=True)
 
 
 def _open(path: Path) -> Any:
-    """The image of a header, which `spectral` reads as UTF-8 without a mark only."""
+    """The image of a header, which `spectral` reads as UTF-8 without a mark, with names in lower case only."""
     envi, data = import_extra("spectral.io.envi", "envi"), path.read_bytes()
-    if (text := decode(data)).encode() == data:
+    text = re.sub(r"(?m)^[^={}\n]+=", lambda name: name[0].lower(), decode(data))  # it warns of other names
+    if text.encode() == data:
         return envi.open(str(path))
     beside = (path.with_suffix(suffix) for suffix in ("", *SUFFIXES, *map(str.upper, SUFFIXES)))
     image = next((str(file.absolute()) for file in beside if file.is_file()), None)
@@ -79,7 +81,8 @@ def write_envi(path: Path, content: CubeContent) -> None:
     if cube.ndim != 3:
         raise InputError(f"{path.name}: ENVI holds one cube, got a stack {cube.shape}; write .h5")
     stated = {name: value for name, value in content.attributes.items() if len(str(value)) <= MAX_STATED}
-    metadata: dict[str, object] = {"description": one_line(stated)}
+    metadata: dict[str, object] = {name: str(value) for name, value in of_file(stated).items()}
+    metadata["description"] = one_line(stated)
     if nm is not None:
         metadata |= {"wavelength": [*map(repr, nm.tolist())], "wavelength units": "Nanometers"}
     image = np.moveaxis(cube, 0, -1)

@@ -22,7 +22,7 @@ from cassi.files.container import (
     damage_as_input_error,
 )
 from cassi.files.formats.hdf5_filters import check_chunks, missing_filter
-from cassi.files.statements import OF_FILE, companions, letters, stated, statement_of, word_of
+from cassi.files.statements import MAX_STATED, companions, letters, of_file, stated, statement_of, word_of
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 MAX_TEXT = 100  # letters or words of a statement
@@ -42,14 +42,16 @@ def open_hdf5(path: Path) -> Container:
         if not isinstance(name, str) or name.startswith(MATLAB_PRIVATE):
             return
         if not isinstance(node, h5py.Dataset):
-            said = _attributes(node).items()
-            attributes.update(
-                {k: v for k, v in said if statement_of(k) in OF_FILE or word_of(k) in OF_LISTS} | attributes
-            )
+            said = _attributes(node)
+            attributes.update(of_file(said) | {k: v for k, v in said.items() if word_of(k) in OF_LISTS} | attributes)
         elif not (name in COUNTERS and node.is_scale):
             entries.append(_entry(name, node))
-            if entries[-1].problem == "text" and node.size <= MAX_TEXT:
-                attributes.setdefault(name, _text(node))
+            is_number = "MATLAB_class" in node.attrs and entries[-1].dtype is not None
+            if 0 < node.size <= (MAX_STATED if is_number else MAX_TEXT) and (
+                is_number or entries[-1].problem == "text"
+            ):
+                check_chunks(path, node, (slice(None),) * node.ndim)
+                attributes.setdefault(name, _value(node))
 
     with damage_as_input_error(path, file_format), open_file(path) as file:
         attributes |= _attributes(file)
@@ -98,6 +100,8 @@ def _attributes(node: h5py.HLObject) -> dict[str, object]:
     held = 0
     for name in node.attrs:
         stored = node.attrs.get_id(name)
+        if stored.get_space().get_simple_extent_type() == h5py.h5s.NULL:
+            continue
         if stored.dtype.kind == "O" and stored.shape and statement_of(name) != "axes":
             continue  # texts or references, which may all be one, stored once
         if stored.get_storage_size() <= SLACK:
@@ -137,11 +141,13 @@ def _entry(name: str, dataset: h5py.Dataset) -> Entry:
     return stated(Entry(name, shape, dtype, axes), attributes)
 
 
-def _text(dataset: h5py.Dataset) -> object:
-    """A short text, which MATLAB stores as the numbers of its letters."""
+def _value(dataset: h5py.Dataset) -> object:
+    """A short text, which MATLAB stores as the numbers of its letters; or of MATLAB a number, or some."""
     value = dataset[()]
-    if "MATLAB_class" in dataset.attrs:
+    if dataset.attrs.get("MATLAB_class") == b"char":
         return "".join(map(chr, np.ravel(value)))
+    if "MATLAB_class" in dataset.attrs:
+        return np.ravel(value).tolist() if np.size(value) > 1 else np.ravel(value)[0]
     return value.decode(errors="replace") if isinstance(value, bytes) else np.asarray(value).astype(str)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from cassi.errors import InputError
 from cassi.files.container import LETTERS, Container, CubeContent, Entry, Selection, damage_as_input_error, read_packed
-from cassi.files.statements import MAX_STATED, companions
+from cassi.files.statements import MAX_STATED, companions, of_file
 
 MATRIX, COMPRESSED = 14, 15
 # Number types by their code in the file, and descriptions of the classes without plain numbers.
@@ -136,7 +136,7 @@ def write_matlab(path: Path, content: CubeContent) -> None:
         raise InputError(f"a .mat file holds arrays below 2 GiB, the cube takes {size} bytes; write .h5")
     arrays = {name.replace("/", "_"): values for name, values in content.arrays.items()}
     order = {3: (1, 2, 0), 4: (2, 3, 1, 0)}
-    rest: dict[str, object] = {"attributes": dict(content.attributes) or {"none": 0}}
+    rest: dict[str, object] = {"attributes": dict(content.attributes) or {"none": 0}} | of_file(content.attributes)
     for name, values in arrays.items():
         if (turned := order.get(np.ndim(values))) is not None:
             arrays[name] = np.transpose(values, turned)

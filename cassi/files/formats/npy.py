@@ -5,18 +5,19 @@ import math
 import os
 import struct
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 from numpy.lib import format as npy
 
-from cassi.errors import InputError, one_line
+from cassi.errors import InputError, one_line, parse_json
 from cassi.files.container import Container, CubeContent, Entry, Selection, covers, damage_as_input_error, read_packed
 from cassi.files.statements import MAX_STATED, companions
 
 PICKLED = "a pickled Python object, never loaded"
-MAX_VALUE_BYTES = 4096  # of a text
+MAX_VALUE_BYTES = 1 << 20  # of a text
 MAX_HEADER = 2**16  # bytes of a header: numpy reads any length before it looks at it
 PLAIN, DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 LENGTHS_AT = 26  # bytes from the local header of a member: the lengths of its name and extra field (APPNOTE, 4.3.7)
@@ -71,6 +72,8 @@ def open_npz(path: Path) -> Container:
         return read_packed(_unpack, path, entry, picked, entry.itemsize)
 
     arrays, attributes = companions(entries, values)
+    with suppress(ValueError, TypeError):  # as `write_npz` writes them
+        attributes |= parse_json(str(attributes.pop("attributes", None)))
     return Container(path, ".npz", arrays, read, attributes)
 
 

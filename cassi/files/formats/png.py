@@ -1,14 +1,13 @@
 """Read PNG images as counts."""
 
 import struct
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from cassi.errors import InputError
 from cassi.files.container import Container, Entry, Selection, damage_as_input_error
-from cassi.files.statements import OF_FILE, statement_of
+from cassi.files.statements import of_file, stated
 
 TYPES = {"1": "bool", "L": "uint8", "I;16": "uint16", "I": "uint16", "I;16B": "uint16"}  # by the modes of Pillow
 
@@ -22,7 +21,7 @@ def open_png(path: Path) -> Container:
     from PIL import Image
 
     with damage_as_input_error(path, "PNG"), Image.open(path, formats=["PNG"]) as image:
-        (width, height), mode, texts = image.size, image.mode, dict(image.info)
+        (width, height), mode, texts = image.size, image.mode, {str(k): v for k, v in image.info.items()}
         image.verify()  # the checksums, which reading ignores
     if mode not in TYPES:
         raise InputError(f"{path}: a color PNG (mode {mode}), expected one grey channel; a snapshot has no colors")
@@ -42,8 +41,7 @@ def open_png(path: Path) -> Container:
         repeated = values >> (whole - bits) << (whole - bits) | values >> bits
         scaled = not (values & ((1 << (whole - bits)) - 1)).any() or (2 * bits >= whole and (values == repeated).all())
         bits = whole if scaled else bits
-    said = {str(name): value for name, value in texts.items() if statement_of(str(name)) in OF_FILE}
-    return Container(path, "PNG", (replace(entry, bits=bits),), read, said)
+    return Container(path, "PNG", (stated(entry, {} if bits is None else {"bit_depth": bits}),), read, of_file(texts))
 
 
 def _significant_bits(path: Path) -> int | None:

@@ -24,13 +24,14 @@ from cassi.files.container import (
     check_size,
     damage_as_input_error,
 )
-from cassi.files.statements import OF_FILE, in_memory, stated, statement_of, valid_axes
+from cassi.files.statements import OF_FILE, in_memory, of_file, stated, statement_of, valid_axes
 
 KNOWN_COMPRESSION = {1, 5, 8, 32773, 32946}  # none, LZW, deflate (two codes), PackBits; others need rare codecs
 DEFLATED = {8, 32946}
 ALPHA = {1, 2}  # samples with the opacity of a pixel
 GDAL = {"scale": "scale_factor", "offset": "add_offset", "wavelength": "wavelengths"}  # statements by roles and names
 MAX_DESCRIPTION = 1 << 20
+STRAIGHT, UNCALIBRATED = 0, 20  # functions of ImageJ that values are calibrated by
 READING = ContextVar("READING", default=False)  # in this thread
 logging.getLogger("tifffile").addFilter(lambda record: not READING.get())
 LETTERS = str.maketrans("YXSTIQZ", "HWCNNNN")  # from the axes of tifffile
@@ -49,7 +50,7 @@ def open_tiff(path: Path) -> Container:
     """
     with damage_as_input_error(path, "TIFF"), _open(path) as tiff:
         series = tiff.series[0]
-        page, shape, axes = series.keyframe, tuple(int(n) for n in series.shape), series.axes.translate(LETTERS)
+        shape, axes = tuple(int(n) for n in series.shape), series.axes.translate(LETTERS)
         for one in tiff.series:
             _check(path, one.keyframe)
         if len(tiff.series) > 1:  # pages that were appended one by one
@@ -60,8 +61,7 @@ def open_tiff(path: Path) -> Container:
                     "a plain TIFF stack"
                 )
             shape, axes = (sum(map(_pages_of, tiff.series)), *shape[-2:]), "NHW"
-        dtype, metadata = np.dtype(series.dtype), tiff.shaped_metadata[0] if tiff.shaped_metadata else {}
-        attributes = _attributes(page, dtype) | {k: v for k, v in metadata.items() if k not in ("axes", "shape")}
+        dtype, attributes = np.dtype(series.dtype), _attributes(path, tiff)
     letters = valid_axes(axes, len(shape)) if len(shape) > 2 else None
     entries = [stated(Entry("pages", shape, dtype, letters), attributes)]
     if (nm := attributes.get("wavelengths")) is not None:
@@ -88,14 +88,18 @@ def open_tiff(path: Path) -> Container:
                 values[...] = page.asarray()
         return out.reshape(*numbers.shape, *entry.shape[rank:])[(slice(None),) * rank + picked[rank:]]
 
-    return Container(
-        path, "TIFF", tuple(entries), read, {k: v for k, v in attributes.items() if statement_of(k) in OF_FILE}
-    )
+    return Container(path, "TIFF", tuple(entries), read, of_file(attributes))
 
 
-def _attributes(page: Any, dtype: np.dtype) -> dict[str, object]:
-    """What the tags of a page state, those of GDAL, OME and Micro-Manager among them, by the names of statements."""
+def _attributes(path: Path, tiff: Any) -> dict[str, object]:
+    """What its tags state, those of ImageJ, GDAL, OME, DNG and Micro-Manager among them, by the names of statements."""
+    page, dtype = tiff.series[0].keyframe, np.dtype(tiff.series[0].dtype)
     found: dict[str, object] = {}
+    said = tiff.imagej_metadata or {}
+    if said.get("cf") == STRAIGHT:  # as signed counts are stored
+        found |= {"add_offset": said.get("c0", 0.0), "scale_factor": said.get("c1", 1.0)}
+    elif said.get("cf", UNCALIBRATED) != UNCALIBRATED:
+        raise InputError(f"{path}: its values are calibrated by a curve of ImageJ (cf={said['cf']}); save plain counts")
     bits, most, of_camera = (page.bitspersample, page.tags.valueof(MAX_SAMPLE), page.tags.valueof(MICROMANAGER))
     most = int(np.max(most)) if dtype.kind in "iu" and most is not None else 0
     significant = re.search(r'\bSignificantBits="(\d+)"', str(page.description or "")[:MAX_DESCRIPTION])
@@ -126,7 +130,8 @@ def _attributes(page: Any, dtype: np.dtype) -> dict[str, object]:
             found |= {"wavelengths": [float(v) for v in values], "wavelength_units": name[-2:]}
         elif name in GDAL.values():
             found[name] = [float(v) for v in values]
-    return found
+    shaped = tiff.shaped_metadata[0] if tiff.shaped_metadata else {}
+    return found | {name: value for name, value in shaped.items() if name not in ("axes", "shape")}
 
 
 def _pages_of(series: Any) -> int:
@@ -186,5 +191,6 @@ def write_tiff(path: Path, content: CubeContent) -> None:
     import tifffile
 
     cube, nm = content.arrays["cube"], content.arrays.get("wavelengths")
-    metadata: dict[str, object] = {"axes": "TCYX"[-cube.ndim :]} | ({} if nm is None else {"wavelengths": nm.tolist()})
+    metadata = of_file(content.attributes) | {"axes": "TCYX"[-cube.ndim :]}
+    metadata |= {} if nm is None else {"wavelengths": nm.tolist()}
     tifffile.imwrite(path, cube, photometric="minisblack", metadata=metadata)
