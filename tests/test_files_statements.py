@@ -9,6 +9,8 @@ import zlib
 from pathlib import Path
 
 import h5py
+import hypothesis
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 import scipy.io
@@ -18,8 +20,9 @@ from PIL import Image
 from test_files_reading import write_v73
 
 import cassi
-from cassi.files import Levels, ReadOptions, read_cube, read_measurement, shared_levels
+from cassi.files import Levels, ReadOptions, open_container, read_cube, read_measurement, shared_levels
 from cassi.files.frames import read_scene
+from cassi.files.scaling import bit_depth_of
 from cassi.files.spectrum_files import read_spectrum
 from cassi.files.statements import letters
 
@@ -357,6 +360,35 @@ def test_the_documented_table_has_these_cells():
     page = (ROOT / "docs" / "file-format.md").read_text(encoding="utf-8")
     shown = page.partition("<!-- table: statements -->\n\n")[2].partition("\n<!-- end of table -->")[0]
     assert shown == table, f"write this into docs/file-format.md:\n{table}"
+
+
+@hypothesis.given(st.permutations(["run/a", "run/b", "c", ""]))
+def test_what_lies_beside_an_array_is_its_own(tmp_path, groups):
+    """Of several masks, truths and lists; what an array states of itself comes first."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k, group in enumerate(groups):
+            for name, values in (("y", Y), ("mask", MASK + k), ("wl", NM + k), ("bit_depth", 8 + k), ("cube", CUBE)):
+                file[f"{group}/{name}"] = values
+        file["run/a/cube"].attrs["wavelengths"], file["run/a/y"].attrs["bit_depth"] = NM[::-1], 31
+    for k, group in enumerate(groups):
+        path = tmp_path / "a.h5"
+        m = read_measurement(path, key=f"{group}/y")
+        assert m.mask[0, 0] == MASK[0, 0] + k and m.wavelengths.tolist() == (NM + k).tolist()
+        own = group == "run/a"
+        _, nm = read_cube(path, key=f"{group}/cube")
+        assert nm.tolist() == (NM[::-1] if own else NM + k).tolist()
+        assert bit_depth_of(open_container(path).entry(f"{group}/y")) == (31 if own else 8 + k)
+
+
+def test_the_bands_of_a_truth_are_paired_with_those_of_its_snapshot(tmp_path):
+    for nm, expected in ((NM[::-1], CUBE[::-1]), (NM, CUBE), (NM + 100, None)):
+        path = save(tmp_path / "a.h5", **SAVED, cube=CUBE, wavelengths=NM, on={"cube": {"wavelengths": nm}})
+        for given in (None, "unknown", "400:700:4"):
+            m = read_measurement(path, wavelengths=given)
+            assert (m.cube is None) == (expected is None)
+            found = None if m.cube is None else m.cube / m.cube.max()
+            assert found is None or np.allclose(found, expected / expected.max())
+            assert ("of other wavelengths" in " ".join(m.notes)) == (expected is None)
 
 
 def test_shifts_are_in_pixels_or_refused(tmp_path):

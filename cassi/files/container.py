@@ -103,21 +103,30 @@ class Container:
         shown = ", ".join(str(entry) for entry in self.entries[:12])
         return shown + (f" and {len(self.entries) - 12} more" if len(self.entries) > 12 else "")
 
-    def find(self, role: str) -> Entry | None:
-        """The entry with the first of the names of a role, or with this name; if several match, the least nested one.
+    def find(self, role: str, near: Entry | None = None) -> Entry | None:
+        """The array, or the list of attributes, with a name of a role, or with this name: of several the nearest to
+        `near` (its own, in its group, above that, elsewhere), then by preference of names, then the least nested.
 
-        A vector is no image, as `x` and `y` where these are coordinates, and a stack no list. A list may be an
-        attribute of the file, and the name of wavelengths end in their unit.
+        A vector is no image, as `x` and `y` where these are coordinates, and a stack no list. The name of wavelengths
+        may end in their unit.
         """
         names = [word_of(name) for name in NAMES.get(role) or WORDS.get(role, (role,))]
-        is_list, by_leaf = role in LISTS, dict[str, Entry]()
-        for attributes in (*(entry.attributes for entry in self.entries), self.attributes) if is_list else ():
+        is_list, found = role in LISTS, list[tuple[tuple[int, ...], Entry]]()
+
+        def add(group: str, name: str, is_attribute: bool, entry: Entry) -> None:
+            if word_of(name) in names:
+                order = _distance(group, near), names.index(word_of(name)), is_attribute, group.count("/")
+                found.append((order, entry))
+
+        owners = (("", self.attributes), *((entry.name, entry.attributes) for entry in self.entries))
+        for group, attributes in owners if is_list else ():
             units = stated_as(attributes, "wavelength_units") if role == "wavelengths" else None
             for name, value in attributes.items():
-                if word_of(name) in names and (role == "shifts" or np.asarray(value).size > 1):
-                    by_leaf[word_of(name)] = replace(in_memory(name, value, units), file=self)
-        for entry in sorted(self.entries, key=lambda entry: entry.name.count("/"), reverse=True):
-            leaf, long = entry.name.rsplit("/", 1)[-1], sum(n > 1 for n in entry.shape)
+                if word_of(name) in names and (role == "shifts" or np.asarray(value).ndim > 0):
+                    add(group, name, True, replace(in_memory(name, value, units), file=self))
+        for entry in self.entries:
+            group, _, leaf = entry.name.rpartition("/")
+            long = sum(n > 1 for n in entry.shape)
             is_axis = leaf.lower() in ("x", "y") or entry.attributes.get("CLASS") == "DIMENSION_SCALE"  # of another
             if entry.dtype is not None and (long > 2 if is_list else role in IMAGES and long < 2 and is_axis):
                 continue
@@ -126,8 +135,8 @@ class Container:
             stem, _, unit = leaf.lower().rpartition("_")
             if role == "wavelengths" and word_of(stem) in names and unit in UNITS:
                 leaf, entry = stem, replace(entry, attributes={"units": unit} | dict(entry.attributes))
-            by_leaf[word_of(leaf)] = entry
-        return next((by_leaf[name] for name in names if name in by_leaf), None)
+            add(group, leaf, False, entry)
+        return min(found, key=lambda one: one[0])[1] if found else None
 
     def pick(self, role: str, key: str | None = None) -> tuple[Entry, str | None]:
         """The entry named `key`, one with a usual name, or the only image in the file, with a note on that.
@@ -188,9 +197,17 @@ class Container:
             return unpack(entry, values, picked) if entry.attributes else values
 
 
-def find_each(role: str, *sources: Container) -> list[Entry]:
-    """The arrays of this role in these files: the measurement's before the mask's."""
-    return [entry for source in sources if (entry := source.find(role)) is not None]
+def _distance(group: str, near: Entry | None) -> int:
+    """How far what lies in a group, or is an attribute of the array of this name, is from an array."""
+    if near is None:
+        return 0
+    own = near.name.rpartition("/")[0]
+    return 0 if group == near.name else 1 if group == own else 2 if not group or own.startswith(f"{group}/") else 3
+
+
+def find_each(role: str, *entries: Entry) -> list[Entry]:
+    """The arrays of this role in the files of these: the measurement's before the mask's."""
+    return [found for entry in entries if (found := entry.file.find(role, entry)) is not None]
 
 
 def number_in(statement: str, *sources: Container | Entry) -> float | None:
@@ -200,9 +217,11 @@ def number_in(statement: str, *sources: Container | Entry) -> float | None:
     Raises:
         InputError: it is stated, and is not one number that it can be.
     """
-    for source in (one for s in sources for one in ((s, s.file) if isinstance(s, Entry) else (s,))):
-        value = stated_as(source.attributes, statement)
-        if isinstance(source, Container) and value is None and (array := source.find(statement)) is not None:
+    for source in sources:
+        container, near = (source, None) if isinstance(source, Container) else (source.file, source)
+        own = None if near is None else stated_as(near.attributes, statement)
+        value = stated_as(container.attributes, statement) if own is None else own
+        if value is None and (array := container.find(statement, near)) is not None:
             value = array.read() if array.dtype is not None else str(array)
         if value is None or (statement == "num_bands" and np.asarray(value).size > 1):  # wavelengths, named bands
             continue
@@ -213,7 +232,7 @@ def number_in(statement: str, *sources: Container | Entry) -> float | None:
         low, high = RANGES.get(statement, (-math.inf, math.inf))
         kind = "whole" if statement in WHOLE else "finite"
         if not (math.isfinite(number) and low <= number <= high and (kind == "finite" or number.is_integer())):
-            where = source.path if isinstance(source, Container) else source.where
+            where = container.path if near is None or own is None else near.where
             limits = f" from {low:g} to {high:g}" if statement in RANGES else ""
             got = one_line(repr(value), 60)
             raise InputError(f"{where}: '{statement}' must be one {kind} number{limits}, got {got}")

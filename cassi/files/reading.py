@@ -39,7 +39,7 @@ from cassi.files.statements import stated_as
 from cassi.files.wavelength_files import differing, parse_wavelengths, read_wavelengths, wavelength_source
 from cassi.optics.measurement import Measurement, any_bad
 from cassi.optics.outliers import remove_outliers
-from cassi.optics.wavelengths import PRESETS, check_wavelengths, same_bands, span
+from cassi.optics.wavelengths import PRESETS, check_wavelengths, pair_bands, same_bands, span
 from cassi.types import PathLike
 
 MAX_RATIO = 2.0  # of the light of a truth to that of its snapshot, from which on it is in another unit
@@ -158,12 +158,12 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
     container.check_readable(entry)
     if options.pattern is not None:
         options = replace(options, mask=read_masks(options, image_size(entry), notes), mask_key=None, step=0)
-    mask_entry = _mask_source(container, options, notes)
+    mask_entry = _mask_source(entry, options, notes)
     if options.sheared:
         bands = sheared_masks(mask_entry.read(), image_size(entry), options.step, options.num_bands, notes)
         name = mask_entry.file.path.name
         options = replace(options, mask=bands, mask_name=name, mask_key=None, step=0, num_bands=None)
-        mask_entry = _mask_source(container, options, notes)
+        mask_entry = _mask_source(entry, options, notes)
     stack_axis, mask_axis, across = match_layout(entry, mask_entry, options.num_bands)
     array = read_leading(mask_entry, mask_axis)
     rows, columns = (n for i, n in enumerate(entry.shape) if i != stack_axis)
@@ -177,12 +177,11 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
     turned = across and not is_found_camera(mask_entry.file)
     mask, note = mask_to_float32(_upright(array, turned), mask_entry.where)
     notes += [note] if note else []
-    sources = {container: across}  # the files, and whether their images are to be transposed
-    sources.setdefault(mask_entry.file, turned)
+    sources = {entry: across} | ({} if mask_entry.file is container else {mask_entry: turned})
     bad = _bad_pixels(sources, options.bad_pixels, image)
     sensitivity, dead = _sensitivity(sources, image, notes)
     shifts, mask = shifts_and_mask(mask, image, stored, step, num_bands, mask_entry.name, notes)
-    nm, source_of_nm = _wavelengths(tuple(sources), options.wavelengths, len(shifts), notes)
+    nm, source_of_nm = _wavelengths((entry, mask_entry), options.wavelengths, len(shifts), notes)
     filters = "given" if isinstance(options.pattern, np.ndarray) else Path(options.pattern or "").name
     of_mask = mask_entry.file
     named = filters
@@ -197,7 +196,7 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
         mask=mask,
         shifts=shifts,
         wavelengths=nm,
-        mean_band=_mean_band(container, across, mask.shape[-2:], notes),
+        mean_band=_mean_band(entry, across, mask.shape[-2:], notes),
         bad_pixels=any_bad((bad, dead)),
         mask_error=0.0 if filters else number_in("mask_error", mask_entry),
         sensitivity=sensitivity,
@@ -219,9 +218,9 @@ def frame_count(path: PathLike, options: ReadOptions) -> int | None:
     return len(frames) if isinstance(frames, range) else None
 
 
-def _mask_source(container: Container, options: ReadOptions, notes: list[str]) -> Entry:
+def _mask_source(measurement: Entry, options: ReadOptions, notes: list[str]) -> Entry:
     """The mask in a separate file, in the file of the measurement, or in memory."""
-    mask, key = options.mask, options.mask_key
+    mask, key, container = options.mask, options.mask_key, measurement.file
     if isinstance(mask, np.ndarray):
         values, axes = mask, "CHW" if mask.ndim == 3 else None
         made = Entry("mask", values.shape, values.dtype, axes=axes)
@@ -230,7 +229,7 @@ def _mask_source(container: Container, options: ReadOptions, notes: list[str]) -
     elif mask is not None:
         entry, note = open_container(Path(mask)).pick("mask", key)
         notes += [note] if note else []
-    elif (here := container.find("mask") if key is None else container.entry(key)) is not None:
+    elif (here := container.find("mask", measurement) if key is None else container.entry(key)) is not None:
         entry = here
     else:
         expected = f"expected one of {', '.join(NAMES['mask'][:5])}, or a separate mask file"
@@ -250,7 +249,7 @@ def _geometry(
     step, num_bands = options.step, options.num_bands
     if step is not None:
         return None, step, num_bands
-    if (shifts := next(iter(find_each("shifts", entry.file, mask.file)), None)) is not None:
+    if (shifts := next(iter(find_each("shifts", entry, mask)), None)) is not None:
         if (unit := str(shifts.attributes.get("units", "pixel"))).lower().rstrip("s") not in PIXEL:
             raise InputError(f"{shifts.where} is in {unit}, expected pixels; divide by their pitch")
         stored = read_list(shifts)
@@ -273,10 +272,10 @@ def _geometry(
 
 
 def _wavelengths(
-    sources: tuple[Container, ...], given: str | np.ndarray | None, num_bands: int, notes: list[str]
+    entries: tuple[Entry, Entry], given: str | np.ndarray | None, num_bands: int, notes: list[str]
 ) -> tuple[np.ndarray | None, str]:
-    """The wavelengths given, or those that the first of the files states [nm], and where they come from in words."""
-    stated = find_each("wavelengths", *sources)
+    """The wavelengths given, or those stated beside snapshot or mask [nm], and where they come from in words."""
+    stated = find_each("wavelengths", *entries)
     if given is not None:
         chosen = (
             parse_wavelengths(given, num_bands)
@@ -310,12 +309,12 @@ def _image(entry: Entry, across: bool, size: tuple[int, ...]) -> np.ndarray:
     return _upright(read_leading(entry, band_axis(entry, image=stored) if len(entry.shape) == 3 else None), across)
 
 
-def _bad_pixels(sources: Mapping[Container, bool], given: PathLike | None, shape: tuple[int, ...]) -> np.ndarray | None:
-    """The pixels that the files mark, (H, W') or by frame (N, H, W'); a map that is given replaces the measurement's.
+def _bad_pixels(sources: Mapping[Entry, bool], given: PathLike | None, shape: tuple[int, ...]) -> np.ndarray | None:
+    """The pixels that are marked, (H, W') or by frame (N, H, W'); a map that is given replaces the measurement's.
 
-    `sources` are the files, and whether their images are to be transposed.
+    `sources` are what they lie beside, the measurement and a mask of another file, and whether these are transposed.
     """
-    maps = [(source.find("bad pixels"), across) for source, across in sources.items()]
+    maps = [(near.file.find("bad pixels", near), across) for near, across in sources.items()]
     if given is not None:
         maps[0] = open_container(Path(given)).pick("bad pixel map")[0], maps[0][1]
     found = list[np.ndarray]()
@@ -329,13 +328,14 @@ def _bad_pixels(sources: Mapping[Container, bool], given: PathLike | None, shape
 
 
 def _sensitivity(
-    sources: Mapping[Container, bool], shape: tuple[int, ...], notes: list[str]
+    sources: Mapping[Entry, bool], shape: tuple[int, ...], notes: list[str]
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
     """The sensitivity of each pixel, or for each frame, if one of the files has it, and the pixels that have none."""
-    if not (found := find_each("sensitivity", *sources)):
+    found = ((near.file.find("sensitivity", near), across) for near, across in sources.items())
+    entry, across = next(((entry, across) for entry, across in found if entry is not None), (None, False))
+    if entry is None:
         return None, None
-    entry = found[0]
-    values = np.asarray(_image(entry, sources[entry.file], shape), dtype=np.float32)
+    values = np.asarray(_image(entry, across, shape), dtype=np.float32)
     if values.shape[-2:] != shape or values.ndim > 3:
         notes.append(f"'{entry.name}' {entry.shape} is not that of the detector's pixels {shape}: not used")
         return None, None
@@ -362,7 +362,7 @@ def _truth(opened: OpenedMeasurement, frames: int | slice | None, notes: list[st
     """The truth as stored, (C, H, W) or (N, C, H, W), and its name, if the file has one of matching size; of a stack,
     one of these frames."""
     known, num_bands = opened.known, len(opened.known.shifts)
-    entry = opened.entry.file.find("truth")
+    entry = opened.entry.file.find("truth", opened.entry)
     if entry is None or entry.name == opened.entry.name or entry is opened.mask_entry:
         return None
     rows, columns = known.mask.shape[-2:]
@@ -380,6 +380,15 @@ def _truth(opened: OpenedMeasurement, frames: int | slice | None, notes: list[st
     if values is None:
         notes.append(f"'{entry.name}' {entry.shape} is not the truth of {num_bands} bands of {image}: not used")
         return None
+    theirs, own = (near.file.find("wavelengths", near) for near in (opened.entry, entry))
+    if theirs is not None and own is not None and theirs is not own:
+        paired = None
+        with suppress(InputError):  # theirs may be replaced by those that are given
+            paired = pair_bands(read_wavelengths(theirs, num_bands), read_wavelengths(own, num_bands))
+        if paired is None:
+            notes.append(f"'{entry.name}' is of other wavelengths than the snapshot: not used")
+            return None
+        values = values.take(paired, -3)
     values = _upright(values, known.transposed)
     values = values if entry.packed is None else values.astype(entry.packed)
     if len(entry.shape) == 3 and len(opened.frames) > 1 and not _explains(opened, values, frames):
@@ -434,8 +443,8 @@ def _in_unit_of(
     return to_float32(values if divisor == 1 else values / np.float64(divisor), f"'{name}'")
 
 
-def _mean_band(container: Container, across: bool, size: tuple[int, ...], notes: list[str]) -> np.ndarray | None:
-    if (entry := container.find("mean band")) is None:
+def _mean_band(near: Entry, across: bool, size: tuple[int, ...], notes: list[str]) -> np.ndarray | None:
+    if (entry := near.file.find("mean band", near)) is None:
         return None
     values = _image(entry, across, size)
     if values.shape != size:

@@ -10,7 +10,7 @@ import numpy as np
 
 from cassi.errors import InputError, import_extra
 from cassi.files.container import Container, CubeContent, Entry, Selection, damage_as_input_error
-from cassi.files.statements import in_memory, of_file, stated
+from cassi.files.statements import of_file, stated
 from cassi.files.tables import BYTE_ORDER_MARKS, decode
 
 SIGNATURES = tuple(mark + "ENVI".encode(name) for mark, name in ((b"", "utf-8"), *BYTE_ORDER_MARKS))
@@ -47,8 +47,6 @@ def open_envi(path: Path) -> Container:
             name: value for name, value in image.metadata.items() if name not in ("interleave", "description", "bands")
         }
         entries = [stated(Entry("image", tuple(shape), np.dtype(image.dtype), "HWC"[: len(shape)]), attributes)]
-        if (centers := image.metadata.get("wavelength")) is not None:
-            entries.append(in_memory("wavelengths", centers, image.metadata.get("wavelength units")))
 
     def read(entry: Entry, picked: Selection) -> np.ndarray:
         values = np.asarray(image.open_memmap(interleave="bip", writable=False))

@@ -24,7 +24,7 @@ from cassi.files.container import (
     check_size,
     damage_as_input_error,
 )
-from cassi.files.statements import OF_FILE, in_memory, of_file, stated, statement_of, valid_axes
+from cassi.files.statements import OF_FILE, of_file, stated, statement_of, valid_axes
 
 KNOWN_COMPRESSION = {1, 5, 8, 32773, 32946}  # none, LZW, deflate (two codes), PackBits; others need rare codecs
 DEFLATED = {8, 32946}
@@ -64,8 +64,6 @@ def open_tiff(path: Path) -> Container:
         dtype, attributes = np.dtype(series.dtype), _attributes(path, tiff)
     letters = valid_axes(axes, len(shape)) if len(shape) > 2 else None
     entries = [stated(Entry("pages", shape, dtype, letters), attributes)]
-    if (nm := attributes.get("wavelengths")) is not None:
-        entries.append(in_memory("wavelengths", nm, attributes.get("wavelength_units")))
 
     def read(entry: Entry, picked: Selection) -> np.ndarray:
         with _open(path) as tiff:
