@@ -231,7 +231,9 @@ def export_cube(
     datasets = {
         entry.name: container.read(entry)
         for entry in container.entries
-        if entry.dtype is not None and entry.name not in ("cube", "wavelengths") and "entry/" not in entry.name
+        if entry.dtype is not None
+        and "entry/" not in entry.name
+        and entry.name not in {"cube", "wavelengths", *container.attributes}
     }
     attributes = {name: value for name, value in container.attributes.items() if not name.startswith("_")}
     said = list[str]()
