@@ -15,7 +15,7 @@ from cassi.files.container import LETTERS
 from cassi.files.layout import bands_first, stack_order
 from cassi.files.opening import open_container
 from cassi.files.scaling import bit_depth_of, mask_to_float32, scale_cube
-from cassi.files.statements import stated_as
+from cassi.files.statements import of_file, stated_as
 from cassi.files.wavelength_files import parse_wavelengths, read_wavelengths
 from cassi.files.writing import plain_attributes, write_cube
 from cassi.types import PathLike
@@ -233,7 +233,7 @@ def export_cube(
         for entry in container.entries
         if entry.dtype is not None
         and "entry/" not in entry.name
-        and entry.name not in {"cube", "wavelengths", *container.attributes}
+        and entry.name not in {"cube", "wavelengths", *of_file(container.attributes)}
     }
     attributes = {name: value for name, value in container.attributes.items() if not name.startswith("_")}
     said = list[str]()
