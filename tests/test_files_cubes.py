@@ -161,6 +161,8 @@ def test_a_folder_is_exported_and_tabulated(result, tmp_path, capsys):
     check_refusal(capsys, main(["export", str(folder), str(tmp_path / "other")]))
     leaf = {"name": "leaf", "corners": [[2, 2], [2, 5], [5, 5], [5, 2]]}
     (tmp_path / "r.json").write_text(json.dumps({"regions": [leaf]}))
+    assert main(["export", str(folder), str(folder), "--format", "tif"]) == 0, "beside, where each counts once"
+    assert main(["export", str(folder), str(tmp_path / "mat"), "--format", "mat", "--quiet"]) == 0
     regions, table, figure = (str(tmp_path / name) for name in ("r.json", "s.csv", "s.pdf"))
     words = f"--at spot=7,9 --regions {regions} --csv {table} --figure {figure}".split()
     assert main(["spectra", str(folder), *words]) == 0

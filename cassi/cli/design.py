@@ -22,7 +22,10 @@ def run(args: argparse.Namespace) -> int:
     scenes = scenes_of(args.scenes, args.num_scenes)
     output = check_folder(Path(args.output))
     count = f"{len(scenes)} scene{'s' * (len(scenes) > 1)}"
-    say(args, f"{len(designs)} cameras, {count} of {args.size} x {args.size} px: {', '.join(scenes)}")
+    say(
+        args,
+        f"{len(designs)} camera{'s' * (len(designs) > 1)}, {count} of {args.size} x {args.size} px: {', '.join(scenes)}",
+    )
     bar = partial(tqdm, unit="run", disable=args.quiet or None)
     scores = study(designs, scenes, output, size=args.size, quality=args.quality, progress=bar)
     rows = [asdict(design) | quality._asdict() for design, quality in scores.items()]

@@ -61,15 +61,14 @@ def regions_of(args: argparse.Namespace) -> "list[Region]":
 
 
 def results_in(names: list[str]) -> list[Path]:
-    """The files of results that are named, or lie in a folder that is."""
+    """The files of results that are named, or lie in a folder that is: there, of a result in several formats, HDF5."""
     from cassi.files.frames import natural
 
-    results = [
-        file
-        for path in map(Path, names)
-        for file in (sorted(path.glob("*_cube.*"), key=natural) if path.is_dir() else [path])
-        if file.suffix != ".img"
-    ]
+    results: list[Path] = []
+    for path in map(Path, names):
+        inside = sorted(path.glob("*_cube.*"), key=lambda file: (file.suffix not in (".h5", ".hdf5"), natural(file)))
+        found = {file.stem: file for file in reversed(inside) if file.suffix != ".img"}
+        results += sorted(found.values(), key=natural) if path.is_dir() else [path]
     if not results:
         raise InputError(f"{', '.join(names)}: no results in it, expected files such as NAME_cube.h5")
     return results
