@@ -8,10 +8,18 @@ import pytest
 import torch
 from messages import check_words
 
-from cassi import CASSI, reconstruct
+from cassi import CASSI, Mosaic, reconstruct
 from cassi.looking.report_data import read_report
 from cassi.optics.measurement import Measurement
-from cassi.running.concerns import OF_MEASUREMENT, OF_REFLECTANCE, OF_RESULT, Reflectance, bend_of, concerns_of
+from cassi.running.concerns import (
+    MAX_RESIDUAL,
+    OF_MEASUREMENT,
+    OF_REFLECTANCE,
+    OF_RESULT,
+    Reflectance,
+    bend_of,
+    concerns_of,
+)  # fmt: skip
 from cassi.running.result import write_result
 from cassi.simulation.scene import procedural_scene
 
@@ -78,6 +86,16 @@ def test_noise_alone_is_no_concern(right, electrons):
     for stated in (None, gain) if electrons > 300 else (gain,):
         result = reconstruct(replace(right, y=y, gain=stated), prior="tv", camera="as-given")
         assert result.concerns == (), stated
+
+
+def test_of_a_mosaic_what_is_left_says_nothing_of_the_camera():
+    """Its noise is not stated, and a scene of fine detail does not interpolate well."""
+    scene = procedural_scene(64, 64, torch.linspace(450, 650, 16), generator=torch.Generator().manual_seed(3))
+    y = Mosaic.from_pattern(np.arange(16).reshape(4, 4), (64, 64)) @ scene
+    result = reconstruct(y, pattern="4x4", camera="mosaic", prior="tv")
+    assert result.residual > MAX_RESIDUAL and result.concerns == ()
+    (said,) = concerns_of(OF_RESULT, replace(result, unresolved=(0,)))
+    assert "refine" not in said
 
 
 def test_the_bend_is_a_correlation():

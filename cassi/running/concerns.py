@@ -141,6 +141,12 @@ def _is_complete(result: Reconstruction) -> bool:
     return _is_default(result) and result.parameters.get("num_iters") is None
 
 
+def _is_seen_singly(result: Reconstruction) -> bool:
+    """Whether a detector pixel sees one scene pixel, as in a mosaic: what it leaves unexplained speaks of no camera,
+    and held-out pixels, which set the noise where none is stated, show how well the scene interpolates."""
+    return result.measurement is not None and not any(result.measurement.shifts)
+
+
 def _poor(result: Reconstruction) -> Note | None:
     much = "leaves much of the snapshot unexplained"
     text = (
@@ -156,7 +162,7 @@ def _unexplained(result: Reconstruction) -> Note | None:
     m, residual = result.measurement, result.residual
     noise = None if m is None else _stated_noise(m, result.outcomes[0].black_level)
     limit = MAX_RESIDUAL if noise is None else max(TIMES_NOISE * noise, MIN_RESIDUAL)
-    if not (_is_complete(result) and limit < residual <= POOR_FIT):
+    if not (_is_complete(result) and limit < residual <= POOR_FIT) or (noise is None and _is_seen_singly(result)):
         return None
     beside = f"{residual / noise:.1f} times its noise" if noise else f"as noise below {residual**-2:.0f} electrons"
     text = (
@@ -173,7 +179,7 @@ def _disputed(result: Reconstruction) -> Note | None:
 
 def _bent(result: Reconstruction) -> Note | None:
     """Counts that are no linear measure of light, where nothing else is wrong with the fit."""
-    bend = result.bend if _is_complete(result) else None
+    bend = result.bend if _is_complete(result) and not _is_seen_singly(result) else None
     if bend is None or abs(bend) <= MAX_BEND or concerns_of((_poor, _unexplained, _disputed), result):
         return None
     return Note(
@@ -200,9 +206,10 @@ def _unresolved(result: Reconstruction) -> Note | None:
     """Bands whose fine texture is not the scene's (`cassi.evidence.texture`)."""
     nm = result.wavelengths
     names = ", ".join(f"{b + 1}" if nm is None else f"{nm[b]:.0f}" for b in result.unresolved)
+    cure = "" if _is_seen_singly(result) else ", or learn the mask from several captures (calibrate refine)"
     text = (
         f"fine texture is not resolved at {f'band {names}' if nm is None else f'{names} nm'}: light is weak there, and "
-        "no other band shows it; trust coarser detail alone, or learn the mask from several captures (calibrate refine)"
+        f"no other band shows it; trust coarser detail alone{cure}"
     )
     return Note(text) if _is_complete(result) and names else None
 
