@@ -62,11 +62,8 @@ def compare_places(args: argparse.Namespace) -> int:
         references = [paired_spectrum(spectrum, mean, nm) for spectrum, mean in zip(spectra, means, strict=True)]
         if any(isinstance(reference, Spectrum) for reference in references):
             warn(args, f"{args.reference} has different bands: its spectra are averaged over the bands of {args.cube}")
-        compared = [
-            compare_spectra(spectrum, reference, scaled=False)
-            for spectrum, reference in zip(spectra, references, strict=True)
-            if reference is not None
-        ]
+        pairs = [(one, other) for one, other in zip(spectra, references, strict=True) if other is not None]
+        compared = [compare_spectra(*pair, scaled=False) for pair in pairs]
         if len(compared) < len(spectra):
             what = f"{args.reference} has {len(means[0])} bands, {args.cube} {len(spectra[0].mean)}"
             raise InputError(f"{what}, and one of them has no wavelengths to pair them by")

@@ -29,12 +29,8 @@ def run(args: argparse.Namespace) -> int:
     taken = inputs([], args, files)
     for _, place in pairs:
         check_written({option: place}, taken, args.overwrite)
-    said = dict.fromkeys(
-        text
-        for file, place in tqdm(pairs, desc="export", unit="file", leave=False, disable=args.quiet or None, delay=1)
-        for text in export_cube(
-            file, place, turn_result=args.turn_result, output_bands=args.output_bands, overwrite=args.overwrite
-        )
-    )
+    how = {"turn_result": args.turn_result, "output_bands": args.output_bands, "overwrite": args.overwrite}
+    bar = tqdm(pairs, desc="export", unit="file", leave=False, disable=args.quiet or None, delay=1)
+    said = dict.fromkeys(text for file, place in bar for text in export_cube(file, place, **how))
     say(args, "\n".join([*said, f"-> {pairs[0][1] if len(pairs) == 1 else f'{len(pairs)} files in {target}'}"]))
     return 0

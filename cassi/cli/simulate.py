@@ -117,12 +117,10 @@ def run_scene(args: argparse.Namespace) -> int:
     taken = "snapshot" if args.shots == 1 else f"{args.shots} shots"
     if args.frames > 1:
         taken = f"{args.frames} frames of a scene that moves by {args.motion:g} px from one to the next"
-    say(
-        args,
-        f"{len(shifts)} bands of {cube.shape[-2]} x {cube.shape[-1]} px, step {args.step} px, mask {args.mask} "
-        f"(mean {mask.mean().item():.3f}), {taken}, detector {shot.y.shape[-2]} x {shot.y.shape[-1]} px, "
-        f"{noise_text} -> {args.output}",
-    )
+    scene, detector = (f"{height} x {width} px" for height, width in (cube.shape[-2:], shot.y.shape[-2:]))
+    optics = f"step {args.step} px, mask {args.mask} (mean {mask.mean().item():.3f})"
+    whole = f"{len(shifts)} bands of {scene}, {optics}, {taken}, detector {detector}"
+    say(args, f"{whole}, {noise_text} -> {args.output}")
     return 0
 
 
@@ -139,11 +137,9 @@ def run_bench(args: argparse.Namespace) -> int:
     size = args.size or BENCH_SIZE
     bench = simulate_bench(*size, num_bands=args.num_bands or 28, step=args.step, generator=source)
     files = write_bench(args.bench, bench)
-    say(
-        args,
-        f"{len(bench.dark)} dark, {len(bench.flat)} flat and {len(bench.mask_frames)} mask frames of "
-        f"{bench.snapshot.shape[0]} x {bench.snapshot.shape[1]} px, a snapshot, the truth -> {files[0].parent}/",
-    )
+    frames = f"{len(bench.dark)} dark, {len(bench.flat)} flat and {len(bench.mask_frames)} mask frames"
+    height, width = bench.snapshot.shape
+    say(args, f"{frames} of {height} x {width} px, a snapshot, the truth -> {files[0].parent}/")
     return 0
 
 

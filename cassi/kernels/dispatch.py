@@ -42,17 +42,14 @@ def kernels(*tensors: Tensor | None) -> ModuleType | None:
     """
     given = [t for t in tensors if t is not None]
     first = given[0]
-    fits = not _EAGER.get() and first.dtype in (torch.float32, torch.float64) and not torch.compiler.is_compiling()
-    gradients = torch.is_grad_enabled()
-    if not fits or not all(
-        t.device == first.device
-        and t.dtype == first.dtype
-        and t.is_contiguous()
-        and t.numel() > 0
-        and not (gradients and t.requires_grad)
-        for t in given
-    ):
+    if _EAGER.get() or first.dtype not in (torch.float32, torch.float64) or torch.compiler.is_compiling():
         return None
+    gradients = torch.is_grad_enabled()
+    for t in given:
+        if t.device != first.device or t.dtype != first.dtype or not t.is_contiguous() or t.numel() == 0:
+            return None
+        if gradients and t.requires_grad:
+            return None
     if first.device.type == "cpu":
         return cpu
     return _triton(first.device) if first.is_cuda else None

@@ -38,10 +38,8 @@ class Comparison:
         lines = [f"{self.names[0]} against {self.names[1]}", f"{scores} {n['sam']:.2f} degrees"]
         if not (self.scaled or 0.9 < n["factor"] < 1.1):  # the first number then is about the units alone
             better = f"Multiplied by {n['factor']:.3g} the first has a PSNR of {n['psnr_scaled']:.2f} dB"
-            lines[1:] = [
-                f"are the units different? {better}; --fit-scale compares them that way",
-                f"as they are: {lines[1]}",
-            ]
+            lines[1] = f"as they are: {lines[1]}"
+            lines.insert(1, f"are the units different? {better}; --fit-scale compares them that way")
         return "\n".join(lines + [f"  {name:>9}  {value:6.2f} dB" for name, value in self.band_psnr.items()])
 
 

@@ -16,13 +16,8 @@ def page_of(template: str, content: Mapping[str, object]) -> str:
 
 @cache
 def _templates() -> Environment:
-    made = Environment(
-        loader=FunctionLoader(page_part),
-        autoescape=lambda name: str(name).endswith(".html"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    blocks = {"trim_blocks": True, "lstrip_blocks": True, "undefined": StrictUndefined}
+    made = Environment(loader=FunctionLoader(page_part), autoescape=lambda name: str(name).endswith(".html"), **blocks)  # type: ignore[arg-type]
     made.globals["policy"] = policy_of
     return made
 

@@ -49,8 +49,6 @@ def build_shot_camera(
     except (TypeError, ValueError) as wrong:
         raise InputError(str(wrong)) from wrong
     if m.y.shape[-2:] != A.measurement_shape:
-        raise InputError(
-            f"the measurement is {m.y.shape[-2]} x {m.y.shape[-1]} pixels, mask and shifts imply "
-            f"{A.measurement_shape[0]} x {A.measurement_shape[1]}; check the shifts"
-        )
+        here, there = (f"{height} x {width}" for height, width in (m.y.shape[-2:], A.measurement_shape))
+        raise InputError(f"the measurement is {here} pixels, mask and shifts imply {there}; check the shifts")
     return A

@@ -66,11 +66,9 @@ def _intercept(columns: list[Tensor], values: Tensor) -> tuple[float, float, flo
 
 def _local_light(y: Tensor, seen: Tensor) -> Tensor:
     """The mean of y around each pixel, over the pixels that are seen."""
-    light, known = (
-        F.avg_pool2d(t.reshape(-1, 1, *t.shape[-2:]).to(y), AROUND, 1, AROUND // 2)
-        for t in (torch.where(seen, y, 0), seen)
-    )
-    return (light / known.clamp(min=1e-9)).view_as(y)
+    both = torch.stack([torch.where(seen, y, 0), seen.to(y)]).flatten(1, -3)
+    averaged: Tensor = F.avg_pool2d(both, AROUND, 1, AROUND // 2)
+    return (averaged[0] / averaged[1].clamp(min=1e-9)).view_as(y)
 
 
 def check_light(y: Tensor) -> None:

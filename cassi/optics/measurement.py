@@ -128,10 +128,8 @@ class Measurement:
         if self.shots is None:
             return (self,)
         bad, even = ([None] * self.shots if maps is None else maps for maps in (self.bad_pixels, self.sensitivity))
-        return tuple(
-            replace(self, y=self.y[..., k, :, :], mask=self.mask[k], bad_pixels=bad[k], sensitivity=even[k], shots=None)
-            for k in range(self.shots)
-        )
+        own = [{"mask": self.mask[k], "bad_pixels": bad[k], "sensitivity": even[k]} for k in range(self.shots)]
+        return tuple(replace(self, y=self.y[..., k, :, :], shots=None, **of) for k, of in enumerate(own))
 
 
 def as_transmission(mask: np.ndarray) -> tuple[np.ndarray, str | None]:

@@ -96,10 +96,8 @@ def _from_arrays(measurement: Array, mask: Array | None, settings: Settings) -> 
     if y_array.shape[-2:-1] == mask_array.shape[-2:-1] and y_array.shape[-1] < mask_array.shape[-1]:
         what = f"the measurement {y_array.shape} is narrower than the mask {mask_array.shape}, but dispersion widens it"
         raise InputError(f"{what}; are the two swapped? The measurement comes first")
-    for name, values, axes in (
-        ("measurement", y_array, "(H, W') or (N, H, W')"),
-        ("mask", mask_array, "(H, W) or (C, H, W)"),
-    ):
+    both = ("measurement", y_array, "(H, W') or (N, H, W')"), ("mask", mask_array, "(H, W) or (C, H, W)")
+    for name, values, axes in both:
         if values.dtype.kind not in "fiub" or values.ndim not in (2, 3) or 0 in values.shape:
             raise InputError(f"the {name} must be {axes}, real and not empty, got {values.dtype} {values.shape}")
     if mask_array.shape[-2] != y_array.shape[-2]:

@@ -8,7 +8,7 @@ pixels more are for the prior.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 
 import torch
 from torch import Tensor
@@ -52,15 +52,9 @@ def tile_grid(A: Block, tile: int, *, reach: int = REACH) -> list[Tile]:
         tile: size [pixel], at least 1.
         reach: of the prior [pixel], at least 0; half of it is blended.
     """
-    axes = [
-        list(_axis(length, tile, reach, high - low))
-        for length, (low, high) in zip(A.cube_shape[-2:], ((0, 0), light_reach(A)), strict=True)
-    ]
-    return [
-        Tile((row[0], column[0]), (row[1], column[1]), torch.outer(row[2], column[2]))
-        for row in axes[0]
-        for column in axes[1]
-    ]
+    (height, width), (low, high) = A.cube_shape[-2:], light_reach(A)
+    both = product(_axis(height, tile, reach, 0), _axis(width, tile, reach, high - low))
+    return [Tile((i[0], j[0]), (i[1], j[1]), torch.outer(i[2], j[2])) for i, j in both]
 
 
 def solve_tiled(
@@ -95,11 +89,8 @@ def solve_tiled(
         a, b = crop(A, y, *part.block)
         x = solve(a, b)
         residual = relative_norm(b - a.forward(x[: a.cube_shape[0]]), b)
-        rows, columns = (
-            slice(kept.start - block.start, kept.stop - block.start)
-            for kept, block in zip(part.kept, part.block, strict=True)
-        )
-        values = x[:, rows, columns] * part.window.to(x)
+        within = (slice(k.start - b.start, k.stop - b.start) for k, b in zip(part.kept, part.block, strict=True))
+        values = x[:, *within] * part.window.to(x)
         add(*part.kept, values)
         loop.record(values, residual=residual, change=0.0)
         report((k + 1) / len(tiles))

@@ -154,10 +154,9 @@ def _board(board: float | Spectrum, bands: int, wavelengths: np.ndarray | None) 
             raise InputError("the reflectance of the reference is a table, the bands have no wavelengths; give them")
         values = band_means(board, wavelengths)
         if not np.isfinite(values).all():
-            raise InputError(
-                f"the reflectance of the reference reaches {board.nm[0]:g} to {board.nm[-1]:g} nm, the bands "
-                f"{wavelengths.min():.0f} to {wavelengths.max():.0f} nm; give a table that covers them"
-            )
+            what = f"the reflectance of the reference reaches {board.nm[0]:g} to {board.nm[-1]:g} nm"
+            wanted = f"the bands {wavelengths.min():.0f} to {wavelengths.max():.0f} nm"
+            raise InputError(f"{what}, {wanted}; give a table that covers them")
     else:
         values = np.full(bands, float(board))
     if not ((values > 0) & (values <= 1.5)).all():
