@@ -112,7 +112,7 @@ def test_dark_frames_are_subtracted_from_captures(tmp_path, captures, refined, f
 
 
 def test_every_figure_is_drawn(refined):
-    arrows = calibration_figures.moved(refined).axes[0].collections[0]
+    arrows = calibration_figures.displacement(refined).axes[0].collections[0]
     assert np.allclose(arrows.V, 1, atol=0.1) and np.allclose(arrows.U, 0, atol=0.1)
     assert len(calibration_figures.sharpness(refined).axes[0].lines[0].get_xdata()) == len(SHIFTS)
 

@@ -37,7 +37,7 @@ from cassi.priors.learned import shipped_prior
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
 from cassi.priors.spectral_basis import smooth_basis
 from cassi.priors.tv import TVDenoiser
-from cassi.running.fingerprint import described
+from cassi.running.fingerprint import describe_call
 from cassi.running.many import SolveWith
 from cassi.sequence.frames import InSequence
 from cassi.settings import Settings
@@ -430,7 +430,7 @@ def test_many_components_are_no_business_of_unrolled_loops():
 
 def test_results_of_another_device_are_not_gone_on_with():
     def device_of(solve: object) -> str:
-        return described(solve)["settings"]["device"]
+        return describe_call(solve)["settings"]["device"]
 
     assert [device_of(SolveWith(Settings(device=name))) for name in ("cpu", "auto")] == ["cpu", str(pick_device())]
     with pretend_cuda():

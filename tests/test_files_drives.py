@@ -24,7 +24,7 @@ from cassi.looking.regions import read_regions
 from cassi.optics.measurement import Measurement
 from cassi.photograph.picture import read_side_picture
 from cassi.priors.learned import load_prior
-from cassi.running.many import find_frames, locked, reconstruct_many
+from cassi.running.many import find_frames, lock_folder, reconstruct_many
 from cassi.running.plan_file import load_plan
 
 fcntl = pytest.importorskip("fcntl", reason="POSIX is what these drives lack")
@@ -124,12 +124,12 @@ def of_zeros(m, monitor=None):
 
 
 def test_a_folder_there_is_held_by_one_run(tmp_path, poor_drive):
-    with locked(tmp_path):
+    with lock_folder(tmp_path):
         poor = f"import fcntl, pathlib\ndef no(*_): raise OSError({poor_drive}, 'no')\nfcntl.flock = no\n"
-        hold = f"from cassi.running.many import locked\nwith locked(pathlib.Path({str(tmp_path)!r})): pass"
+        hold = f"from cassi.running.many import lock_folder\nwith lock_folder(pathlib.Path({str(tmp_path)!r})): pass"
         done = subprocess.run([sys.executable, "-c", poor + hold], capture_output=True, text=True)
         assert "another run is writing there" in done.stderr
-    with locked(tmp_path):
+    with lock_folder(tmp_path):
         pass
 
 

@@ -11,7 +11,7 @@ from messages import refused
 from cassi.files import write_cube
 from cassi.looking.design_figures import choices_figure
 from cassi.running import design as module
-from cassi.running.design import Design, as_csv, element_mask, evaluate, grid, measured, painted, scenes_of, study
+from cassi.running.design import Design, as_csv, element_mask, evaluate, grid, open_scene, paint_scene, scenes_of, study
 
 
 @pytest.mark.parametrize(
@@ -46,16 +46,16 @@ def test_a_measured_scene_is_interpolated_over_its_own_range(tmp_path):
     refused(scene, 5, 24, 24)
     (tmp_path / "empty").mkdir()
     refused(scenes_of, tmp_path / "empty", 1)
-    refused(measured, write_cube(tmp_path / "dark.h5", np.zeros((3, 20, 30))))
+    refused(open_scene, write_cube(tmp_path / "dark.h5", np.zeros((3, 20, 30))))
 
 
 def test_more_light_and_more_detector_are_better():
     """What must hold of any camera; and the same design gives the same numbers again."""
-    dim, usual, wide = (evaluate(one, painted(0), size=48) for one in (
+    dim, usual, wide = (evaluate(one, paint_scene(0), size=48) for one in (
         Design(1, 1, 8, 200.0), Design(1, 1, 8, 20_000.0), Design(4, 1, 8, 20_000.0)))  # fmt: skip
     assert dim["psnr"] + 1 < usual["psnr"] and dim["angle"] > usual["angle"]
     assert usual["psnr"] < wide["psnr"]
-    assert evaluate(Design(1, 1, 8, 200.0), painted(0), size=48) == dim
+    assert evaluate(Design(1, 1, 8, 200.0), paint_scene(0), size=48) == dim
 
 
 def test_a_study_goes_on_where_it_was_interrupted(tmp_path, monkeypatch):

@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     elements = fig.mask_error(refined)
     drawn = {} if elements is None else {"mask_error": elements}
     if elements is None or not refined.together.model.exact:
-        drawn |= {"moved": fig.moved(refined), "sharpness": fig.sharpness(refined)}
+        drawn |= {"moved": fig.displacement(refined), "sharpness": fig.sharpness(refined)}
     draw_and_say(args, refined.summary(), drawn, folder)
     return 0
 

@@ -89,7 +89,7 @@ def largest_eigenvalue(M: Matrix, start: Tensor, *, tol: float = 1e-5, num_iters
     return length
 
 
-def tracked(*tensors: Tensor | None) -> bool:
+def is_tracked(*tensors: Tensor | None) -> bool:
     """Whether a derivative or a transform of `torch.func` follows one of these tensors: no kernel may take it then."""
     given = [t for t in tensors if t is not None]
     if torch.is_grad_enabled() and any(t.requires_grad for t in given):
@@ -105,7 +105,7 @@ def tracked(*tensors: Tensor | None) -> bool:
 def linear_map(v: Tensor, function: Matrix, adjoint: Matrix) -> Tensor:
     """function(v), linear in v, under autograd and `torch.func`: its derivative is `adjoint`, and that of this
     `function`, which both take leading axes."""
-    if not tracked(v):
+    if not is_tracked(v):
         return function(v)
     apply: Callable[..., Tensor] = _LinearMap.apply
     return apply(v, function, adjoint)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cassi.kernels import cpu
 from cassi.kernels.dispatch import kernels
-from cassi.kernels.linear import linear_map, tracked
+from cassi.kernels.linear import is_tracked, linear_map
 
 _IN_CACHE = 3 << 19  # bytes up to which a snapshot stays in the L2 cache
 _MAPPED = 32 << 20  # bytes from which glibc maps and unmaps every block; smaller blocks it reuses
@@ -44,9 +44,9 @@ def shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], *, scale: Tensor
         tensor([[1., 2., 1.]])
     """
     _check(mask, shifts, "x", x, (len(shifts), *mask.shape[-2:]))
-    if not tracked(x, mask, scale):
+    if not is_tracked(x, mask, scale):
         return _shift_sum(x, mask, shifts, scale)
-    if tracked(mask):
+    if is_tracked(mask):
         x, mask = x * mask, _ones(mask)
     y = linear_map(x, partial(shift_sum, mask=mask, shifts=shifts), partial(shift_back, mask=mask, shifts=shifts))
     return y if scale is None else y * scale
@@ -62,9 +62,9 @@ def shift_back(y: Tensor, mask: Tensor, shifts: tuple[int, ...], *, scale: Tenso
                 [[2., 3.]]])
     """
     _check(mask, shifts, "y", y, (*mask.shape[-2:-1], detector_width(mask.shape[-1], shifts)))
-    if not tracked(y, mask, scale):
+    if not is_tracked(y, mask, scale):
         return _shift_back(y, mask, shifts, scale)
-    learned = tracked(mask)
+    learned = is_tracked(mask)
     open_mask = _ones(mask) if learned else mask
     back, forth = (partial(function, mask=open_mask, shifts=shifts) for function in (shift_back, shift_sum))
     x = linear_map(y if scale is None else y * scale, back, forth)

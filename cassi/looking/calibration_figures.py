@@ -65,7 +65,7 @@ def response(filters: FilterResponse) -> Figure:
 
 
 @styled
-def moved(camera: RefinedCamera) -> Figure:
+def displacement(camera: RefinedCamera) -> Figure:
     """Displacement of the mask from its assumed position over the field, for the first and the last band."""
     model = camera.together.model
     height, width = camera.given.shape[-2:]

@@ -25,7 +25,7 @@ from cassi.files.atomic import replacing
 from cassi.looking.color import Array, as_cube, color_note, cube_to_srgb, shown_range, value_label, white_level
 from cassi.looking.drawing import draw_points, draw_scale_bar, draw_spectra, draw_strip, strip_of
 from cassi.looking.metrics import band_psnr, residual_whiteness, spectral_angles
-from cassi.looking.report_data import MAX_VALUES, ReportData, of_a_file, thinned
+from cassi.looking.report_data import MAX_VALUES, ReportData, of_a_file, take_every
 from cassi.looking.spectra_points import choose_points as choose_points, points_of
 from cassi.looking.style import (
     BAR,
@@ -37,7 +37,7 @@ from cassi.looking.style import (
     Figure,
     decades,
     draw_map,
-    escaped,
+    escape_bytes,
     evenly,
     picture_size,
     plots,
@@ -207,7 +207,7 @@ def summary(data: ReportData, *, caption: str = "", look: Look = USUAL) -> Figur
     figure, (top, above, middle, below) = rows_of(PAGE, heights)
 
     def write(down: float, text: str, **how: Any) -> None:
-        top.text(EDGE / PAGE, 1 - down / head, escaped(text), va="top", **how)
+        top.text(EDGE / PAGE, 1 - down / head, escape_bytes(text), va="top", **how)
 
     write(0.1, data.title, fontsize=14, fontweight="bold")
     write(0.4, caption, fontsize=9.5, color=MUTED, linespacing=1.4)
@@ -290,8 +290,10 @@ def figures_of(data: ReportData, *, caption: str = "", look: Look = USUAL) -> di
         ['bands', 'convergence', 'srgb', 'summary']
     """
     if (every := math.ceil(math.sqrt(math.prod(data.cube.shape) / MAX_VALUES))) > 1:  # more than a page shows
-        truth, spread = (None if image is None else thinned(image, every) for image in (data.truth, data.uncertainty))
-        small = replace(data, cube=thinned(data.cube, every), truth=truth, uncertainty=spread)
+        truth, spread = (
+            None if image is None else take_every(image, every) for image in (data.truth, data.uncertainty)
+        )
+        small = replace(data, cube=take_every(data.cube, every), truth=truth, uncertainty=spread)
         look = look if look.pixel_size is None else look._replace(pixel_size=every * look.pixel_size)
         data = replace(small, title=f"{data.title}, one of {every} x {every} pixels")
     cube, nm, unit = np.asarray(data.cube[:, :, :], np.float32), data.wavelengths, data.unit

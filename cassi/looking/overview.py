@@ -16,7 +16,7 @@ from cassi.errors import InputError, parse_json
 from cassi.files.atomic import write_text
 from cassi.files.frames import natural
 from cassi.looking.color import cube_to_srgb
-from cassi.looking.report_data import ReportData, of_a_file, read_report, thinned
+from cassi.looking.report_data import ReportData, of_a_file, read_report, take_every
 from cassi.looking.report_page import write_report
 from cassi.looking.templates import page_of
 from cassi.types import PathLike
@@ -114,7 +114,7 @@ def _failures(place: Path) -> list[tuple[str, str]]:
 def _card(data: ReportData) -> dict[str, Any]:
     """The values of the templates for a result: its picture, an inline PNG, and words."""
     bands, height, width = data.cube.shape
-    small = thinned(data.cube, -(-max(data.cube.shape[1:]) // MAX_SIDE))
+    small = take_every(data.cube, -(-max(data.cube.shape[1:]) // MAX_SIDE))
     file = io.BytesIO()
     colors, camera = cube_to_srgb(small, data.wavelengths), data.provenance.get("camera")
     message = str(camera.get("message") or "") if isinstance(camera, Mapping) else ""

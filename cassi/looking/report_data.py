@@ -139,7 +139,7 @@ def _number(facts: Mapping[str, object], name: str) -> float | None:
     return value if isinstance(value, float) and math.isfinite(value) else None
 
 
-def thinned(cube: CubeLike, every: int) -> Array:
+def take_every(cube: CubeLike, every: int) -> Array:
     """Every `every`-th row and column of a cube, read band by band."""
     bands = range(cube.shape[0])
     return np.concatenate([cube[c : c + 1, slice(None, None, every), slice(None, None, every)] for c in bands])

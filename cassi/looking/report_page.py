@@ -19,7 +19,7 @@ from cassi.files.atomic import check_place, replacing
 from cassi.looking.color import color_note, cube_to_srgb, shown_range, value_label
 from cassi.looking.methods import methods_text
 from cassi.looking.metrics import band_psnr, residual_whiteness
-from cassi.looking.report_data import MAX_VALUES, ReportData, of_a_file, read_report, thinned
+from cassi.looking.report_data import MAX_VALUES, ReportData, of_a_file, read_report, take_every
 from cassi.looking.spectra_points import points_of
 from cassi.looking.templates import page_of, page_part
 from cassi.solvers.loop import STATUS_WORDS
@@ -69,7 +69,7 @@ def make_page(data: ReportData) -> str:
     cubes = {"cube": data.cube, "truth": data.truth, "uncertainty": data.uncertainty}
     present = {name: cube for name, cube in cubes.items() if cube is not None}
     thin = math.ceil(math.sqrt(len(present) * math.prod(data.cube.shape) / MAX_VALUES))
-    inside = {name: thinned(cube, thin) for name, cube in present.items()}
+    inside = {name: take_every(cube, thin) for name, cube in present.items()}
     small, centers = inside["cube"], data.wavelengths
     bands, height, width = small.shape
     bits = {"cube": CUBE_BITS, "truth": CUBE_BITS, "uncertainty": PICTURE_BITS}

@@ -92,11 +92,11 @@ def page(width: float, height: float, title: str = "") -> Figure:
     """A page [inch], where matplotlib finds the room that labels and numbers take."""
     figure = Figure(figsize=(width, height), layout=_Layout(w_pad=EDGE, h_pad=EDGE / 2))
     if title:
-        figure.suptitle(escaped(title), x=EDGE / width, ha="left")
+        figure.suptitle(escape_bytes(title), x=EDGE / width, ha="left")
     return figure
 
 
-def escaped(text: str) -> str:
+def escape_bytes(text: str) -> str:
     """Words with names of files, whose bytes that are not UTF-8 become escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cassi.kernels.convolution import convolve_rows, correlate_rows
-from cassi.kernels.linear import linear_map, tracked
+from cassi.kernels.linear import is_tracked, linear_map
 from cassi.optics.coded_aperture import CodedAperture
 
 
@@ -66,7 +66,7 @@ class BlurredCASSI(CodedAperture):
     def forward(self, x: Tensor) -> Tensor:
         """y = Phi x, see `Camera.forward`."""
         self.check_cube(x)
-        if tracked(x, self.mask):
+        if is_tracked(x, self.mask):
             y = linear_map(x * self.mask, self._bare.forward, self._bare.adjoint)
         elif not self._common_blur:
             y = self._blur_bands(x, self.mask, self._taps)
@@ -83,7 +83,7 @@ class BlurredCASSI(CodedAperture):
         """x = Phi^T y, see `Camera.adjoint`."""
         self.check_measurement(y)
         y = y if self.weights is None else y * self.weights
-        if tracked(y, self.mask):
+        if is_tracked(y, self.mask):
             return linear_map(y, self._bare.adjoint, self._bare.forward) * self.mask
         x = y.new_empty((*y.shape[:-2], *self.cube_shape))
         for m_c, z, x_c in zip(self._masks, self._split_bands(y), x.unbind(-3), strict=True):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cassi.errors import InputError
-from cassi.optics.protocol import Camera, cached, checked_weights, private_copy
+from cassi.optics.protocol import Camera, cached, check_weights, private_copy
 
 # Standard deviation of the error of a mask, relative to its greatest transmission: none is known better. On nine CAVE
 # windows at 10,000 electrons the default changes by -0.05 to 0.02 dB where the mask is exact (by -0.08 to 0.04 without
@@ -44,7 +44,7 @@ class CodedAperture(Camera):
         if not (isinstance(self.mask_error, Real) and 0 <= self.mask_error < math.inf):
             raise InputError(f"mask_error must be a number >= 0, relative to the maximum, got {self.mask_error!r}")
         if self.weights is not None:
-            object.__setattr__(self, "weights", checked_weights(self.weights, self.measurement_shape, self.mask))
+            object.__setattr__(self, "weights", check_weights(self.weights, self.measurement_shape, self.mask))
         object.__setattr__(self, "mask", private_copy(self.mask))
 
     def __repr__(self) -> str:

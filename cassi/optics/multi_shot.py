@@ -11,7 +11,7 @@ from cassi.kernels import cpu
 from cassi.kernels.dispatch import kernels
 from cassi.kernels.shift_sum import shift_sum
 from cassi.optics.blurred import BlurredCASSI
-from cassi.optics.protocol import Derived, FusedStep, cached, checked_weights, reciprocal
+from cassi.optics.protocol import Derived, FusedStep, cached, check_weights, reciprocal
 from cassi.optics.single_disperser import CASSI
 
 
@@ -87,7 +87,7 @@ class MultiShot(Derived):
 
     def weighted(self, weights: Tensor | None) -> Self:
         if weights is not None:
-            weights = checked_weights(weights, self.measurement_shape, self.shots[0].mask)
+            weights = check_weights(weights, self.measurement_shape, self.shots[0].mask)
         each = [None] * self.num_shots if weights is None else weights
         return replace(self, shots=tuple(shot.weighted(w) for shot, w in zip(self.shots, each, strict=True)))
 

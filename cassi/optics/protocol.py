@@ -93,7 +93,7 @@ class Camera(ABC):
     # row weights
 
     def weighted(self, weights: Tensor | None) -> Camera:
-        """A new camera with a copy of these row weights instead of its own; see `checked_weights`."""
+        """A new camera with a copy of these row weights instead of its own; see `check_weights`."""
         return self if weights is None else Weighted(self, weights)
 
     def leave_out(self, keep: Tensor) -> Camera:
@@ -364,7 +364,7 @@ class Weighted(Derived):
     def __init__(self, camera: Camera, weights: Tensor) -> None:
         self.camera, self.tol, self.max_iters = camera, camera.tol, camera.max_iters
         like = torch.empty(0, dtype=camera.dtype, device=camera.device)
-        self.weights: Tensor = checked_weights(weights, camera.measurement_shape, like)
+        self.weights: Tensor = check_weights(weights, camera.measurement_shape, like)
 
     @property
     def measurement_shape(self) -> tuple[int, ...]:
@@ -386,7 +386,7 @@ class Weighted(Derived):
         return self.camera.row_variance(variances) * self.weights**2
 
 
-def checked_weights(weights: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:
+def check_weights(weights: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:
     """A copy of row weights with dtype and device of `like`; ValueError unless finite, >= 0 and of this shape."""
     if not isinstance(weights, Tensor):
         raise TypeError(f"weights must be a torch tensor, got {type(weights).__name__}; convert it first")

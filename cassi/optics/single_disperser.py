@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cassi.kernels import cpu
 from cassi.kernels.dispatch import kernels
-from cassi.kernels.linear import linear_map, tracked
+from cassi.kernels.linear import is_tracked, linear_map
 from cassi.kernels.shift_sum import shift_back, shift_sum
 from cassi.optics.coded_aperture import CodedAperture
 from cassi.optics.protocol import FusedStep, cached, reciprocal
@@ -135,7 +135,7 @@ class CASSI(CodedAperture):
     def subspace_adjoint(self, p: Tensor, B: Tensor) -> Tensor:
         """`Camera.subspace_adjoint`, on a GPU in one kernel."""
         fast = self._gpu(p, B)
-        if fast is None or (tracked(p) and B.ndim > 2):
+        if fast is None or (is_tracked(p) and B.ndim > 2):
             return super().subspace_adjoint(p, B)
 
         def function(p: Tensor) -> Tensor:
@@ -147,7 +147,7 @@ class CASSI(CodedAperture):
 
     def subspace_gram(self, p: Tensor, B: Tensor, SB: Tensor) -> Tensor:
         """`Camera.subspace_gram`, without the cube."""
-        if self._gpu(p, B) is not None and not tracked(p, SB):
+        if self._gpu(p, B) is not None and not is_tracked(p, SB):
             return self.subspace_forward(self.subspace_adjoint(p, SB), B)
         out = torch.empty_like(p)
         if kernels(p, B, SB, self.mask, self.weights, out) is not cpu:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.multi_shot import MultiShot
-from cassi.optics.protocol import Camera, Derived, FusedStep, checked_weights
+from cassi.optics.protocol import Camera, Derived, FusedStep, check_weights
 from cassi.optics.single_disperser import CASSI
 
 
@@ -44,7 +44,7 @@ class SideView(Derived):
         if self.camera.measurement_shape[-2] != size[1] or self.camera.measurement_shape[-1] < size[2]:
             raise ValueError(f"a photograph of {size[1:]} does not fit a detector of {self.camera.measurement_shape}")
         if self.side_weights is not None:
-            object.__setattr__(self, "side_weights", checked_weights(self.side_weights, (len(R), *size[1:]), R))
+            object.__setattr__(self, "side_weights", check_weights(self.side_weights, (len(R), *size[1:]), R))
 
     @property
     def num_shots(self) -> int:
@@ -85,7 +85,7 @@ class SideView(Derived):
     def weighted(self, weights: Tensor | None) -> Camera:
         if weights is None:
             return replace(self, camera=self.camera.weighted(None), side_weights=None)
-        w = checked_weights(weights, self.measurement_shape, self.sensitivity)
+        w = check_weights(weights, self.measurement_shape, self.sensitivity)
         return replace(
             self, camera=self.camera.weighted(self._first(w).contiguous()), side_weights=self._side(w).contiguous()
         )

@@ -58,7 +58,7 @@ Scene = Callable[[int, int, int], Tensor]
 """f(bands, height, width) -> cube (C, H, W) in [0, 1]."""
 
 
-def painted(seed: int) -> Scene:
+def paint_scene(seed: int) -> Scene:
     """A scene painted for any number of bands, from 450 to 650 nm."""
 
     def paint(bands: int, height: int, width: int) -> Tensor:
@@ -68,7 +68,7 @@ def painted(seed: int) -> Scene:
     return paint
 
 
-def measured(path: Path) -> Scene:
+def open_scene(path: Path) -> Scene:
     """The middle of a cube in a file, its brightest value 1, at evenly spaced wavelengths over its own range.
 
     Raises:
@@ -99,12 +99,12 @@ def scenes_of(folder: PathLike | None, count: int) -> dict[str, Scene]:
         InputError: no cube in the folder.
     """
     if folder is None:
-        return {f"painted {seed}": painted(seed) for seed in range(count)}
+        return {f"painted {seed}": paint_scene(seed) for seed in range(count)}
     place = Path(folder)
     files = sorted((file for file in place.glob("*") if file.suffix.lower() in SUFFIXES), key=natural)
     if not files:
         raise InputError(f"{place}: no cube in it, expected files ending in {', '.join(sorted(SUFFIXES))}")
-    return {file.name: measured(file) for file in files}
+    return {file.name: open_scene(file) for file in files}
 
 
 def element_mask(height: int, width: int, element: int, *, generator: torch.Generator) -> Tensor:

@@ -61,7 +61,12 @@ def fingerprints(read: object, solve: object, *others: object) -> Callable[[Fram
 
     A file that cannot be read counts as its name.
     """
-    common = {"version": PROGRAM, "read": described(read), "solve": described(solve), "others": content_of(others)}
+    common = {
+        "version": PROGRAM,
+        "read": describe_call(read),
+        "solve": describe_call(solve),
+        "others": content_of(others),
+    }
 
     def fingerprint_of(frame: Frame) -> str:
         try:
@@ -110,7 +115,7 @@ def changed_since(stamps: Stamps) -> str:
     return changed and f"{changed}: was changed while the run read it; run again"
 
 
-def described(function: object) -> dict[str, Any]:
+def describe_call(function: object) -> dict[str, Any]:
     """A function, partial or callable dataclass as plain values: its name and keywords, files as hash of content.
 
     Of the device "auto" that which it is here: cubes of a CPU and of a GPU differ in the last digits.

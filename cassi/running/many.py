@@ -184,7 +184,7 @@ def reconstruct_many(
         solve = SolveWith(Settings())
     frames = [frame.absolute() for frame in frames]
     root = Path(os.path.abspath(output))
-    with locked(root):
+    with lock_folder(root):
         remove_abandoned(root, {f"{frame.name}{end}" for frame in frames for end in ("_cube.h5", "_report.html")})
         failed = _too_long(root, frames)
         named = [frame for frame in frames if frame.name not in failed]
@@ -287,7 +287,7 @@ def read_record(cube: Path) -> dict[str, Any] | None:
 
 
 @contextmanager
-def locked(root: Path) -> Iterator[Path]:
+def lock_folder(root: Path) -> Iterator[Path]:
     """Make the folder and hold it against a second run; the lock goes with the process, however that ends.
 
     Raises:

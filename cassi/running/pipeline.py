@@ -7,7 +7,7 @@
     outcomes = solve_frames(scene)               choose and solve                                cassi/choice
     result = assemble(scene, outcomes)           the cube, its residual, its camera              result.py
     result = divide_by_white(result)             where there is a white reference                white.py
-    result = as_wanted(result)                   turned, at other wavelengths                     result.py
+    result = turn_and_resample(result)           turned, at other wavelengths                     result.py
     result = explain(result)                     what speaks against the result                  concerns.py
     write_result(path, result)                   the file                                        result.py
 
@@ -67,7 +67,7 @@ from cassi.running.arguments import open_files, subtract_dark
 from cassi.running.concerns import OF_MEASUREMENT, OF_REFLECTANCE, OF_RESULT, Reflectance, bend_of, concerns_of, misfit
 from cassi.running.once import Once
 from cassi.running.progress import CAMERA, SIDE, WHITE, run_label
-from cassi.running.result import Reconstruction, as_wanted
+from cassi.running.result import Reconstruction, turn_and_resample
 from cassi.running.scene import Scene, black_level_left, prepare
 from cassi.running.tiling import residual_by_strips
 from cassi.running.white import Light, check_white, light_of, read_board, reflectance
@@ -121,7 +121,7 @@ def reconstruct_measurement(
         light = (lights or Once()).get("white", partial(solve_white, m, settings, listener, solve, in_file))
     result = assemble(m, solve(m, settings, listener, start), settings, start, in_file=in_file)
     result = result if light is None else divide_by_white(result, light, settings, listener)
-    return explain(as_wanted(result, settings, listener.inform), listener)
+    return explain(turn_and_resample(result, settings, listener.inform), listener)
 
 
 def check(m: Measurement, settings: Settings, listener: Listener) -> Measurement:
@@ -292,13 +292,13 @@ def assemble(
     A, y, camera = scene.A, scene.y, scene.found
     single = y.ndim == len(A.measurement_shape)
 
-    def joined(cubes: list[Tensor]) -> Tensor:
+    def stack_if_several(cubes: list[Tensor]) -> Tensor:
         return cubes[0] if single else torch.stack(cubes)
 
-    def registered(cube: Tensor) -> Tensor:
+    def register(cube: Tensor) -> Tensor:
         return cube if camera is None or not camera.accepted else camera.register(cube)
 
-    cube = joined([outcome.result.x for outcome in outcomes])
+    cube = stack_if_several([outcome.result.x for outcome in outcomes])
     spreads = [outcome.uncertainty for outcome in outcomes if outcome.uncertainty is not None]
     residual_image = residual_by_strips(cast(Block, A), y, cube) if in_file else y - A.forward(cube)
     first, seen_by = cube if single else cube[0], A
@@ -307,9 +307,9 @@ def assemble(
         first, seen_by = first[:, *part].to(y.device), crop(cast(Block, A), y, *part)[0]
     order = ("stopped", "finished", "converged")
     return Reconstruction(
-        cube=registered(cube),
+        cube=register(cube),
         residual_image=residual_image,
-        uncertainty=registered(joined(spreads)) if spreads else None,
+        uncertainty=register(stack_if_several(spreads)) if spreads else None,
         visibility=A.visibility() if spreads and not in_file else None,
         wavelengths=scene.wavelengths,
         history=tuple(record for outcome in outcomes for record in outcome.result.history),

@@ -238,7 +238,7 @@ def write_result(
     write_cube(path, **contents, overwrite=overwrite)
 
 
-def as_wanted(
+def turn_and_resample(
     result: Reconstruction, settings: Settings, inform: Callable[[str], None] = lambda text: None
 ) -> Reconstruction:
     """The result at the wavelengths, and turned, as the settings want it."""
@@ -253,15 +253,15 @@ def as_wanted(
         spread = None if spread is None else resample(spread, weights, spread=True)
         seen = None if seen is None else resample(seen, weights)
     if (how := settings.turn_result) != "none":
-        cube = turned(cube, how)
-        spread, seen = (None if values is None else turned(values, how) for values in (spread, seen))
+        cube = turn_in_place(cube, how)
+        spread, seen = (None if values is None else turn_in_place(values, how) for values in (spread, seen))
         truth = None if truth is None else turn(truth, how)
         m = m if m is None or m.mean_band is None else replace(m, mean_band=turn(m.mean_band, how))
     m = None if m is None else replace(m, cube=truth)
     return replace(result, cube=cube, wavelengths=nm, uncertainty=spread, visibility=seen, measurement=m, turned=how)
 
 
-def turned(cube: Tensor, how: str) -> Tensor:
+def turn_in_place(cube: Tensor, how: str) -> Tensor:
     """`turn` a cube in its place, image by image, as it may be larger than memory."""
     height, width = cube.shape[-2:]
     size = (width, height) if TURNS[how] % 2 else (height, width)

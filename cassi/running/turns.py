@@ -46,7 +46,7 @@ class Turns:
             if not mine[1].done():  # not taken along by another, who is done with it
                 most = min(self.most, pipeline.most_together(scene.A, settings))  # what is free beside no other turn
                 with self.queue:
-                    others = [entry for entry in self.waiting if entry is not mine and alike(entry[0], scene)]
+                    others = [entry for entry in self.waiting if entry is not mine and share_camera(entry[0], scene)]
                     taken = [mine, *others[: most - 1]]
                     self.waiting = [entry for entry in self.waiting if entry not in taken]
                 self._solve(taken, settings)
@@ -56,7 +56,7 @@ class Turns:
         """Solve some together; each by itself where that fails, as it may for one of them."""
         outcomes: list[Outcome] = []
         try:
-            outcomes = self._outcomes(joined([scene for scene, _ in taken]), settings)
+            outcomes = self._outcomes(join_scenes([scene for scene, _ in taken]), settings)
         except Exception as error:
             if len(taken) == 1 or self.is_over():
                 for _, future in taken:
@@ -78,7 +78,7 @@ class Turns:
         return pipeline.solve_frames(scene, settings, Listener(stop), time.perf_counter())
 
 
-def alike(a: Scene, b: Scene) -> bool:
+def share_camera(a: Scene, b: Scene) -> bool:
     """Whether one camera took both, with the same pixels left out."""
     if a.measurement is None or b.measurement is None or a.found is not b.found:
         return False
@@ -86,7 +86,7 @@ def alike(a: Scene, b: Scene) -> bool:
     return np.array_equal(*left_out) and not camera_difference((a.measurement, b.measurement))  # type: ignore[arg-type]
 
 
-def joined(scenes: Sequence[Scene]) -> Scene:
+def join_scenes(scenes: Sequence[Scene]) -> Scene:
     """Scenes of one camera as one, with their frames in this order."""
     black_levels = tuple(black for scene in scenes for black in scene.black_levels)
     return replace(scenes[0], y=torch.cat([scene.frames for scene in scenes]), black_levels=black_levels)

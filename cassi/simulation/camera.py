@@ -71,7 +71,7 @@ def side_photograph(
     return (shot / shot.max()).permute(1, 2, 0).contiguous().to(cube)
 
 
-def moving(cube: Tensor, frames: int, speed: float) -> Tensor:
+def move_scene(cube: Tensor, frames: int, speed: float) -> Tensor:
     """A cube (C, H, W) in uniform motion, `speed` pixels per frame, at 30 degrees to its rows: (T, C, H, W).
 
     By cubic interpolation, mirrored at the border.
@@ -95,10 +95,10 @@ def moving(cube: Tensor, frames: int, speed: float) -> Tensor:
 
 def video_of(cube: Tensor, speed: float) -> Tensor:
     """A grey film (C, H, W) of as many frames as the cube has bands: its mean over the bands, which moves evenly."""
-    return moving(cube.mean(0, keepdim=True), len(cube), speed)[:, 0]
+    return move_scene(cube.mean(0, keepdim=True), len(cube), speed)[:, 0]
 
 
-def stacked(masks: Sequence[Tensor]) -> Tensor:
+def stack_masks(masks: Sequence[Tensor]) -> Tensor:
     """The masks (H, W) of several shots as (K, H, W)."""
     return torch.stack(tuple(masks))
 
