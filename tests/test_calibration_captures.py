@@ -10,10 +10,13 @@ from messages import refused
 from scipy import ndimage
 
 import cassi
-from cassi.calibration import found_camera
-from cassi.calibration.captures import Frame, learn_mask_error, of_other_scenes, variance_of
+from cassi.calibration import captures, found_camera
+from cassi.calibration.captures import learn_mask_error, of_other_scenes
 from cassi.calibration.found_camera import find_camera
 from cassi.calibration.refined_camera import RefinedCamera, calibrate_from_captures
+from cassi.evidence import fitting
+from cassi.evidence.held_out import hold_out
+from cassi.evidence.noise import NoiseModel
 from cassi.files import read_measurement, write_arrays, write_measurement
 from cassi.looking.calibration_figures import mask_error
 from cassi.optics.building import build_camera
@@ -50,8 +53,7 @@ def true(given) -> np.ndarray:
 
 def learned(given: np.ndarray, snapshots: list[torch.Tensor]):
     A = CASSI(torch.from_numpy(given), SHIFTS)
-    frames = [Frame.of(A, y, seed) for seed, y in enumerate(snapshots)]
-    return learn_mask_error(frames, A.mask, SHIFTS)
+    return learn_mask_error(A, snapshots)
 
 
 def test_a_mask_that_is_wrong_place_by_place_is_corrected(given, true):
@@ -177,40 +179,19 @@ def test_a_snapshot_too_small_for_the_place_of_its_mask_shows_its_elements(given
     assert (found.mask - true).std() < 0.9 * (given - true).std() and "elements corrected" in found.message
 
 
-def test_the_noise_is_that_of_photons_and_of_a_share_of_the_light():
-    mask = torch.rand(160, 160, generator=torch.Generator().manual_seed(0))
-    A = CASSI(mask, SHIFTS)
-    x = torch.rand(8, 1, 160, generator=torch.Generator().manual_seed(1)).expand(8, 160, 160) + 0.1
-    y = A.forward(x)
-    expected = (y / 400 + (0.03 * y) ** 2).sqrt()
-    noisy = y + expected * torch.randn(y.shape, generator=torch.Generator().manual_seed(2))
-    frame = Frame.of(A, noisy, 0)
-    level = float((noisy[frame.fitted] / frame.y[frame.fitted]).median())
-    found = variance_of(A, x / level, frame).sqrt() * level
-    bright = y > y.median()
-    assert (found / expected)[bright].log().abs().mean() < 0.1
-
-
-def test_no_pixel_is_better_known_than_those_that_were_looked_at():
-    """Errors in proportion to the light would leave none in the dark, whose pixels would then decide alone."""
-    mask = torch.rand(160, 160, generator=torch.Generator().manual_seed(0))
-    A, generator = CASSI(mask, SHIFTS), torch.Generator().manual_seed(1)
-    x = torch.rand(8, 160, 160, generator=generator) * torch.linspace(0, 1, 160)[:, None]
-    light = A.forward(x)
-    frame = Frame.of(A, light, 0)
-    frame = replace(frame, y=light * (1 + 0.1 * torch.randn(light.shape, generator=generator)))
-    found = variance_of(A, x, frame)
-    assert found[0].max() > 1e-3 * found.median() and found[-1].median() > 100 * found[0].max()
-
-
-def test_held_out_pixels_take_no_part(given, true):
-    """Whatever they hold, the correction is the same."""
+def test_held_out_pixels_take_no_part(given, true, monkeypatch):
+    """Whatever they hold, the correction is the same, where the noise is."""
     A = CASSI(torch.from_numpy(given), SHIFTS)
-    frame = Frame.of(A, capture(true, 1), 0)
-    other = Frame(torch.where(frame.judging, 3 * frame.y, frame.y), frame.fitted, frame.tuning, frame.judging)
-    beside = Frame.of(A, capture(true, 2), 1)
-    first, second = (learn_mask_error([one, beside], A.mask, SHIFTS) for one in (frame, other))
-    assert torch.equal(first.error, second.error) and first.sure != second.sure
+    one, beside = (capture(true, seed) for seed in (1, 2))
+    held = hold_out(A.gram_diag() > 0, 0, captures.HELD_OUT)
+    noise = NoiseModel(1 / ELECTRONS, 1e-6, "known")
+    monkeypatch.setattr(captures, "fit", lambda split, basis: fitting.Fit(split, split.y, noise))
+    monkeypatch.setattr(captures, "brightness", lambda *_: 1.0)
+    first, second = (learn_mask_error(A, [y, beside]) for y in (one, torch.where(held, 3 * one, one)))
+    keys = "accepted", "explained", "spread"
+    assert first.error.isfinite().all() and first.sure != second.sure
+    torch.testing.assert_close(first.error, second.error, rtol=0, atol=1e-3)
+    assert [getattr(first, key) for key in keys[2:]] == [getattr(second, key) for key in keys[2:]]
 
 
 def test_captures_of_one_scene_count_once(given):

@@ -14,9 +14,9 @@ from cassi import CASSI, MultiShot, gap_tv
 from cassi.choice import automatic, bases, stages
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
-from cassi.evidence import noise
+from cassi.evidence import fitting
 from cassi.evidence.held_out import Split, hold_out
-from cassi.evidence.noise import CameraNoise
+from cassi.evidence.noise import CameraNoise, fit_noise
 from cassi.looking.metrics import psnr
 from cassi.optics.detector import brightness, detect
 from cassi.settings import Settings
@@ -92,14 +92,14 @@ def test_clean_data_are_explained_and_noise_is_found_and_not_fitted(still_life, 
 def test_unknown_noise_is_what_total_variation_leaves(still_life, found):
     A, _, _y, noisy = still_life
     split = Split.of(A, noisy.y, 0)
-    first = automatic.explore_snapshot(split, 12, CameraNoise(), Settings(), split.y, brightness(A, split.y))[0]
+    first = automatic.explore_snapshot(split, 12, CameraNoise(), Settings(), split.y)[0]
     problem, watch = first.problem(noisy.y, brightness(split.A_train, split.y_train)), stages.Watch()
     x = stages.Tv(200).run(split.A_train, split.y_train, problem, None, watch).x
-    left, plan = noise.fit_noise(split, split.misfit(x.clamp(min=0)).square()), found["noisy"].plan
+    left, plan = fit_noise(split, split.misfit(x.clamp(min=0)).square()), found["noisy"].plan
     assert (plan.noise.alpha, plan.noise.beta) == pytest.approx((left.alpha, left.beta), rel=1e-3)
     assert plan.noise != first.noise
     dark = replace(split, y=torch.where(noisy.y < noisy.y.quantile(0.6), 0, noisy.y))  # half of it reads 0
-    assert noise.fit_noise(dark, 0.01 * dark.values + 1e-8).alpha == pytest.approx(0.01, rel=0.01)
+    assert fit_noise(dark, 0.01 * dark.values + 1e-8).alpha == pytest.approx(0.01, rel=0.01)
 
 
 def test_other_held_out_pixels_give_nearly_the_same_cube(still_life, found):
@@ -154,7 +154,7 @@ def test_every_run_is_without_the_held_out_pixels(small, monkeypatch, part):
         seen.append((camera.weights, measurement.clone()))
         return subspace_tv(camera, measurement, *args, **settings)
 
-    for module in (noise, stages):
+    for module in (fitting, stages):
         monkeypatch.setattr(module, "subspace_tv", spy)
     choice = reconstruct_auto(A, torch.where(held, marked, y), num_iters=5, seed=7).as_dict()
     assert len(seen) == 2 if part == 320 else len(seen) > 2
@@ -259,7 +259,7 @@ def test_bad_pixels_of_several_shots_are_left_out(monkeypatch):
         seen.append(camera.forward(torch.ones_like(scene)))
         return subspace_tv(camera, *args, **settings)
 
-    for module in (noise, stages):
+    for module in (fitting, stages):
         monkeypatch.setattr(module, "subspace_tv", watched)
     x = reconstruct_auto(A.weighted(good), A.forward(scene) * good).result.x
     assert len(seen) > 2 and all(not y[good == 0].any() for y in seen)

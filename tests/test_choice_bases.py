@@ -10,9 +10,9 @@ from cassi.choice.automatic import reconstruct_auto
 from cassi.choice.bases import MIN_NARROWNESS, choose_basis, narrow_basis, narrowness, scene_basis
 from cassi.choice.by_name import solve_by_name
 from cassi.choice.outcome import Outcome
-from cassi.choice.stages import Problem, Watch
+from cassi.choice.stages import Watch
+from cassi.evidence.fitting import fit
 from cassi.evidence.held_out import Split
-from cassi.evidence.noise import estimate_noise
 from cassi.priors.spectral_basis import smooth_basis
 from cassi.sequence.neighbors import choose_common_plan
 from cassi.settings import Settings
@@ -43,7 +43,7 @@ def smooth_light() -> torch.Tensor:
 
 def leftover(camera: CASSI, x: torch.Tensor) -> float:
     split = Split.of(camera, camera.forward(x), 0)
-    return narrowness(split, estimate_noise(split, smooth_basis(BANDS, 8))[1])
+    return narrowness(split, fit(split, smooth_basis(BANDS, 8)).x)
 
 
 def error(outcome: Outcome, x: torch.Tensor) -> float:
@@ -58,7 +58,7 @@ def test_light_of_one_color_stands_out_and_smooth_light_does_not(camera):
 
 def test_the_basis_holds_the_one_color(camera):
     y = camera.forward(one_color())
-    basis = narrow_basis(Split.of(camera, y, 0), Problem(smooth_basis(BANDS, 8), y.new_zeros(())))
+    basis = narrow_basis(Split.of(camera, y, 0), BANDS)
     line = torch.zeros(BANDS, dtype=torch.float64)
     line[7] = 1.0
     assert float((basis @ line).norm()) > 0.9
@@ -71,7 +71,7 @@ def test_read_noise_behind_dark_elements_makes_no_spectra(camera):
     x, dark = smooth_light() + 0.2 * one_color(), CASSI(camera.mask**8, camera.shifts)
     y = dark.forward(x)
     y = y + 2e-3 * y.max() * torch.randn(y.shape, generator=generator)
-    _, pilot = estimate_noise(Split.of(dark, y, 0), smooth_basis(BANDS, 16))
+    pilot = fit(Split.of(dark, y, 0), smooth_basis(BANDS, 16)).x
     B = scene_basis(pilot).float()
     spectrum = x.sum((1, 2))
     assert float((B @ spectrum).norm()) > 0.99 * float(spectrum.norm())
@@ -103,10 +103,9 @@ def test_the_basis_whose_spectra_the_scene_has_is_chosen_and_of_equals_the_first
     x = smooth_light()
     y = camera.forward(x)
     split = Split.of(camera, y, 0)
-    problem = Problem(torch.empty(0), torch.zeros_like(y))
     good, foreign = scene_basis(x).float(), torch.eye(BANDS)[:2]
-    name, vectors, compared = choose_basis(split, problem, {"foreign": foreign, "own": good, "same": good.clone()})
+    name, vectors, compared = choose_basis(split, {"foreign": foreign, "own": good, "same": good.clone()})
     assert name == "own" and vectors is good
     assert [basis.basis for basis in compared] == ["foreign", "own", "same"]
     assert compared[1].held_out_error < 0.5 * compared[0].held_out_error
-    assert choose_basis(split, problem, {"own": good})[2][0].held_out_error is None
+    assert choose_basis(split, {"own": good})[2][0].held_out_error is None

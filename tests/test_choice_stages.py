@@ -414,7 +414,7 @@ def test_an_exploration_of_bright_objects_in_the_dark_raises_the_level(shot):
     levels = []
     for scene in (shot.x, x):
         y = shot.A.forward(scene)
-        levels.append(explore_snapshot(Split.of(shot.A, y, 0), 6, CameraNoise(), Settings(), y, 1.0)[0].relative_level)
+        levels.append(explore_snapshot(Split.of(shot.A, y, 0), 6, CameraNoise(), Settings(), y)[0].relative_level)
     assert levels[0] == 1.0 and levels[1] > 2
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import torch
@@ -28,13 +28,15 @@ from cassi.calibration.mask_error import (
     smooth_part,
     without_texture,
 )
-from cassi.evidence.judge import EVEN, MARGIN
+from cassi.evidence.fitting import fit, fit_basis
+from cassi.evidence.held_out import Split
+from cassi.evidence.judge import EVEN, joined, z
 from cassi.optics.coded_aperture import MASK_ERROR
 from cassi.optics.detector import brightness
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.learned import LearnedPrior
 
-TUNING, JUDGING = 0.03, 0.07  # shares of the detector pixels that choose how strongly to fit, and that accept
+HELD_OUT = 0.1  # of the detector pixels: five times as many as a choice of solvers needs
 ROUNDS = 2  # of scenes and mask
 # Of the mask's error, relative to its greatest transmission, and of the sensitivity, that are tried.
 SPREADS = tuple(MASK_ERROR * 2**k for k in range(4))
@@ -45,38 +47,6 @@ DARK = 0.02  # detector pixels below this share of the brightest are not fitted 
 # Correlation of the pictures of two captures above which they show one scene: 0.75 at least where the lamp or a part of
 # the scene was exchanged, 0.59 at most between captures of different scenes by two real cameras.
 SAME_SCENE = 0.67
-
-
-@dataclass(frozen=True, eq=False)
-class Frame:
-    """A snapshot at brightness 1, and which of its detector pixels serve what; all (H, W')."""
-
-    y: Tensor
-    fitted: Tensor
-    tuning: Tensor
-    judging: Tensor
-
-    @classmethod
-    def of(cls, A: CASSI, y: Tensor, seed: int) -> Frame:
-        """A snapshot of a camera whose row weights are 0 at bad pixels."""
-        seen = A.gram_diag() > 0
-        draw = torch.rand(y.shape, dtype=torch.float32, generator=torch.Generator().manual_seed(seed)).to(y.device)
-        tuning, judging = seen & (draw < TUNING), seen & (draw >= 1 - JUDGING)
-        y = torch.where(seen, y, 0)
-        return cls(y / brightness(A, y), seen & ~tuning & ~judging, tuning, judging)
-
-    @property
-    def lit(self) -> Tensor:
-        """Where there is light enough to fit to."""
-        return self.y > DARK * torch.where(self.fitted, self.y, -math.inf).max()
-
-    def less(self, g: Tensor | None) -> Frame:
-        """As pixels of one sensitivity have it, y / (1 + g)."""
-        return self if g is None else replace(self, y=self.y / (1 + g))
-
-    def without(self, A: CASSI) -> tuple[CASSI, Tensor]:
-        """Camera and snapshot of the pixels that are fitted."""
-        return A.weighted(self.fitted.to(self.y)), torch.where(self.fitted, self.y, 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,64 +106,59 @@ class _Tuned(NamedTuple):
 
 
 def learn_mask_error(
-    frames: Sequence[Frame],
-    mask: Tensor,
-    shifts: tuple[int, ...],
+    A: CASSI,
+    snapshots: Sequence[Tensor],
     *,
+    seed: int = 0,
     prior: LearnedPrior | None = None,
     report: Callable[[float], None] = lambda share: None,
 ) -> MaskError:
-    """Scenes and the error of their mask, (H, W) or (C, H, W), in turn; `report` is called with the share done.
+    """Scenes and the error of their mask, from snapshots (H, W') through A, whose row weights are 0 or 1, in turn.
 
     Two rounds, of which the first is judged: more take ever more of a scene's own texture off, wherever it comes from.
+    `report` is called with the share done.
     """
-    given = CASSI(mask, shifts)
-    top = float(mask.max())
-    variances = [_first_variance(given, frame) for frame in frames]
+    top = float(A.mask.max())
+    given = []
+    for n, y in enumerate(snapshots):  # what one holds out, others show
+        y = torch.where(A.gram_diag() > 0, y, 0)
+        split = Split.of(A, y / brightness(A, y), seed + n, HELD_OUT)
+        given.append(split.knowing(fit(split, fit_basis(A)).variance))
 
-    def reconstruct(A: CASSI, g: Tensor | None, k: int) -> list[Tensor]:
-        """The cubes of round k; the variances are those of their residuals from then on."""
+    def reconstruct(splits: Sequence[Split], k: int) -> list[Tensor]:
+        """The cubes of round k."""
         cubes = []
-        for n, frame in enumerate(one.less(g) for one in frames):
-            x = short_reconstruction(*frame.without(A), variances[n], prior)
-            variances[n] = variance_of(A, x, frame)
-            cubes.append(x)
-            report((k + (n + 1) / len(frames)) / ROUNDS)
+        for n, split in enumerate(splits):
+            cubes.append(short_reconstruction(split, prior))
+            report((k + (n + 1) / len(splits)) / ROUNDS)
         return cubes
 
-    def residuals_of(cubes: list[Tensor]) -> list[Residual]:
-        return [_residual(given, *of) for of in zip(cubes, frames, variances, strict=True)]
+    def residuals_of(cubes: Sequence[Tensor]) -> list[Residual]:
+        return [_residual(A, *of) for of in zip(given, cubes, strict=True)]
 
     # the first round
-    cubes = reconstruct(given, None, 0)
-    before = [_squares(given, None, x, frame) for x, frame in zip(cubes, frames, strict=True)]
-    noise = [v[frame.judging].double() for v, frame in zip(variances, frames, strict=True)]
-    first = _tuned(residuals_of(cubes), frames, top)
+    cubes = reconstruct(given, 0)
+    before = [split.verdict(x, imprint=False) for split, x in zip(given, cubes, strict=True)]
+    first = _tuned(residuals_of(cubes), given, top)
     if first.explained < MIN_EXPLAINED:
         reason = "what the snapshots leave does not look like an error of the mask"
-        return MaskError(mask.new_zeros(mask.shape[-2:]), None, False, reason=reason, captures=len(frames))
+        return MaskError(A.mask.new_zeros(A.mask.shape[-2:]), None, False, reason=reason, captures=len(given))
     e, g = first.fit
-    corrected = replace(given, mask=(mask + e).clamp(min=0))
-    cubes = reconstruct(corrected, g, 1)
+    B = replace(A, mask=(A.mask + e).clamp(min=0))
+    corrected = [split.through(B, split.y if g is None else split.y / (1 + g)) for split in given]
+    cubes = reconstruct(corrected, 1)
 
     # judge it
-    after = [_squares(corrected, g, x, frame) for x, frame in zip(cubes, frames, strict=True)]
-    light = [frame.y[frame.judging].double().square().sum() for frame in frames]
-    errors = tuple(
-        (math.sqrt(b.sum() / s), math.sqrt(a.sum() / s)) for b, a, s in zip(before, after, light, strict=True)
-    )
-    falls = torch.cat([(b - a) / v for b, a, v in zip(before, after, noise, strict=True)])
-    std, mean = torch.stack(torch.std_mean(falls)).tolist()
-    sure = mean / max(std / math.sqrt(len(falls)), TINY)
-    b, a = (torch.cat([one / s for one, s in zip(of, light, strict=True)]).sum() for of in (before, after))
-    accepted = sure > EVEN and float(a) <= (1 + MARGIN) ** 2 * float(b)
+    after = [split.verdict(x, imprint=False) for split, x in zip(corrected, cubes, strict=True)]
+    sure = z(joined(after).squared, joined(before).squared)
+    accepted = sure > EVEN
 
     # a second round, from cubes that the error has left
     second, growth = first, tuple[tuple[int, float], ...]()
     if accepted:
         residuals = residuals_of(cubes)
-        second = _tuned(residuals, frames, top)
-        growth = _growth(residuals, frames, second, top)
+        second = _tuned(residuals, given, top)
+        growth = _growth(residuals, given, second, top)
     best = second if second.explained >= MIN_EXPLAINED else first
     explained = tuple(dict.fromkeys((first.explained, second.explained)))
     reason = "" if accepted else "a corrected mask does not predict better what took no part"
@@ -202,9 +167,10 @@ def learn_mask_error(
     e, gain = best.fit
     left = None
     if accepted:
-        left = max(math.sqrt(float(e.std()) / top * best.spread / len(frames)), MASK_ERROR)
+        left = max(math.sqrt(float(e.std()) / top * best.spread / len(given)), MASK_ERROR)
+    errors = tuple((b.error, a.error) for b, a in zip(before, after, strict=True))
     spreads = best.spread, best.gain_spread
-    return MaskError(e, gain, accepted, explained, growth, errors, *spreads, left, sure, reason, len(frames))
+    return MaskError(e, gain, accepted, explained, growth, errors, *spreads, left, sure, reason, len(given))
 
 
 def of_other_scenes(snapshots: Sequence[Tensor]) -> list[Tensor]:
@@ -232,49 +198,17 @@ def _correlation(a: Tensor, b: Tensor, both: Tensor) -> float:
     return float(torch.corrcoef(torch.stack([a[both], b[both]]))[0, 1].nan_to_num())
 
 
-def _first_variance(A: CASSI, frame: Frame) -> Tensor:
-    x = short_reconstruction(*frame.without(A), 0.0, None)
-    return variance_of(A, x, frame)
-
-
-def variance_of(A: CASSI, x: Tensor, frame: Frame) -> Tensor:
-    """Of the noise of a snapshot, (H, W'), from the errors at pixels that took no part: alpha y + beta + rho^2 y^2.
-
-    Photons, reading, and what is in proportion to the light: what the camera gets wrong, and the scene's texture. The
-    three are fitted, >= 0, to the mean squares of pixels of like light, and no pixel is better known than these.
-    """
-    squares = (frame.y - A.forward(x))[frame.tuning].square()
-    light = frame.y[frame.tuning].clamp(min=0)
-    order = torch.argsort(light)
-    bins = [part for part in torch.tensor_split(order, 12) if len(part)]
-    means = torch.stack([of[part].mean() for of in (light, squares) for part in bins])
-    level, power = means.cpu().numpy().astype(float).reshape(2, -1)
-    power = power.clip(TINY)
-    terms = np.stack([level, np.ones_like(level), level**2], 1) / power[:, None]
-    from scipy import optimize  # slow to import
-
-    alpha, beta, rho2 = optimize.nnls(terms, np.ones(len(bins)))[0]
-    y = frame.y.clamp(min=0)
-    variance: Tensor = alpha * y + beta + rho2 * y.square()
-    return variance.clamp(min=float(power.min()))  # in the dark, where a fit of rho alone would be 0
-
-
-def _squares(A: CASSI, g: Tensor | None, x: Tensor, frame: Frame) -> Tensor:
-    """Squared errors at the pixels that judge, (n,) float64."""
-    seen = A.forward(x) if g is None else A.forward(x).mul_(1 + g)
-    return (frame.y - seen)[frame.judging].double().square()
-
-
-def _residual(A: CASSI, x: Tensor, frame: Frame, variance: Tensor) -> Residual:
+def _residual(A: CASSI, split: Split, x: Tensor) -> Residual:
     """What the camera as given leaves of a snapshot when the cube has lost its fine texture."""
-    flat = without_texture(x)
-    known, seen = frame.fitted | frame.tuning, A.forward(flat)
-    r = torch.where(known, frame.y - seen, 0)
+    flat, known = without_texture(x), ~split.held & (A.gram_diag() > 0)
+    s = replace(A, weights=None).forward(flat)
+    r = torch.where(known, split.y - s, 0)
     r = torch.where(known, r - smooth_part(r, known), 0)
-    return Residual(flat, r, seen, torch.where(frame.fitted & frame.lit, 1 / variance, 0), A.shifts)
+    lit = known & (split.y > DARK * torch.where(known, split.y, -math.inf).max())
+    return Residual(flat, r, s, torch.where(lit, 1 / cast(Tensor, split.variance), 0), A.shifts)
 
 
-def _tuned(residuals: Sequence[Residual], frames: Sequence[Frame], top: float) -> _Tuned:
+def _tuned(residuals: Sequence[Residual], splits: Sequence[Split], top: float) -> _Tuned:
     """The fit whose spreads predict each capture best from the others.
 
     First that of the mask's error is chosen, then that of the sensitivity, if it adds clearly.
@@ -282,7 +216,7 @@ def _tuned(residuals: Sequence[Residual], frames: Sequence[Frame], top: float) -
 
     def trial(spread: float, gain_spread: float) -> _Tuned:
         return _Tuned(
-            none, spread, gain_spread, _by_others(residuals, frames, len(frames) - 1, spread * top, gain_spread)
+            none, spread, gain_spread, _by_others(residuals, splits, len(splits) - 1, spread * top, gain_spread)
         )
 
     def best_of(best: _Tuned, trials: Iterable[tuple[float, float]]) -> _Tuned:
@@ -302,30 +236,30 @@ def _tuned(residuals: Sequence[Residual], frames: Sequence[Frame], top: float) -
 
 
 def _growth(
-    residuals: Sequence[Residual], frames: Sequence[Frame], best: _Tuned, top: float
+    residuals: Sequence[Residual], splits: Sequence[Split], best: _Tuned, top: float
 ) -> tuple[tuple[int, float], ...]:
     """What fits of that kind to 1, 2, 4, ... and all others explain of a capture: ((1, share), ...)."""
-    others = len(frames) - 1
+    others = len(splits) - 1
     counts = [2**k for k in range(others.bit_length()) if 2**k < others]
     kind = best.spread * top, best.gain_spread
-    shares = [(count, _by_others(residuals, frames, count, *kind)) for count in counts]
+    shares = [(count, _by_others(residuals, splits, count, *kind)) for count in counts]
     return (*shares, (others, best.explained)) if others else ()
 
 
 def _by_others(
-    residuals: Sequence[Residual], frames: Sequence[Frame], count: int, spread: float, gain_spread: float
+    residuals: Sequence[Residual], splits: Sequence[Split], count: int, spread: float, gain_spread: float
 ) -> float:
     """What fits to the `count` captures that follow each one explain of it; after the last comes the first."""
     ring = [*residuals, *residuals]
     fits = (fit_error(ring[n + 1 : n + 1 + count], spread, gain_spread) for n in range(len(residuals)))
-    return _share(residuals, frames, fits)
+    return _share(residuals, splits, fits)
 
 
-def _share(residuals: Sequence[Residual], frames: Sequence[Frame], fits: Iterable[Fit]) -> float:
+def _share(residuals: Sequence[Residual], splits: Sequence[Split], fits: Iterable[Fit]) -> float:
     """Share of the variance of kept residuals that fits explain, one of each."""
     sums = residuals[0].r.new_zeros(2, dtype=torch.float64)  # left, and in total
-    for one, frame, fit in zip(residuals, frames, fits, strict=True):
-        weight = torch.where((frame.tuning | frame.fitted) & frame.lit, 1 / frame.y.square().clamp(min=TINY), 0)
-        sums += torch.stack([((one.r - fit.of(one)).square() * weight).sum(), (one.r.square() * weight).sum()])
+    for one, split, found in zip(residuals, splits, fits, strict=True):
+        weight = torch.where(one.weight > 0, 1 / split.y.square().clamp(min=TINY), 0)
+        sums += torch.stack([((one.r - found.of(one)).square() * weight).sum(), (one.r.square() * weight).sum()])
     left, total = sums.tolist()
     return 1 - left / total if total > 0 else 0.0

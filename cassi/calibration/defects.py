@@ -22,12 +22,12 @@ from scipy.ndimage import (
     uniform_filter1d,
 )
 
-from cassi.calibration.camera_trials import COMPONENTS, ITERATIONS
 from cassi.optics.cropping import Shot
 from cassi.optics.detector import brightness
 from cassi.priors.spectral_basis import smooth_basis
 from cassi.solvers.subspace_tv import subspace_tv
 
+ITERATIONS, COMPONENTS = 40, 8  # of a short reconstruction, in smooth spectra
 RELATIVE_NOISE = 0.02  # that a short reconstruction allows for, of the root mean square of the light
 SIDE = 9  # of the square in which residuals are compared [pixel]
 # Times what is usual, about seven standard deviations of Gaussian noise. On ten CAVE windows (128 x 128 px; clean,

@@ -29,9 +29,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cassi.evidence.held_out import Split
 from cassi.kernels.shift_sum import shift_back, shift_sum
 from cassi.optics.psf import local_mean
-from cassi.optics.single_disperser import CASSI
 from cassi.priors.learned import LearnedPrior
 from cassi.priors.spectral_basis import analyse, smooth_basis, synthesise
 from cassi.solvers.subspace_tv import subspace_tv
@@ -123,16 +123,17 @@ def fit_error(
     return Fit(e, gain([one.r - one.of_error(e) for one in residuals]) if gain_spread else None)
 
 
-def short_reconstruction(A: CASSI, y: Tensor, variance: Tensor | float, prior: LearnedPrior | None) -> Tensor:
+def short_reconstruction(split: Split, prior: LearnedPrior | None) -> Tensor:
     """A cube >= 0 by total variation and, where there is one, a network: about a quarter of the default's work."""
+    A, y = split.A_train, split.y_train
     K = COMPONENTS if prior is None else prior.size.components
     B = smooth_basis(A.num_bands, min(K, A.num_bands)).to(y)
+    variance = y.new_zeros(y.shape) if split.variance is None else split.variance
     result, state = subspace_tv(A, y, B, variance=variance, num_iters=TV_ITERS)
     if prior is None:
         return result.x.clamp_(min=0)
-    noise = torch.as_tensor(variance, dtype=y.dtype).expand(y.shape)
     with torch.no_grad():
-        return unrolled(A, y, B, prior, state.z, variance=noise)[0].x.clamp_(min=0)
+        return unrolled(A, y, B, prior, state.z, variance=variance)[0].x.clamp_(min=0)
 
 
 def without_texture(x: Tensor) -> Tensor:

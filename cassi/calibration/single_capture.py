@@ -21,18 +21,17 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from cassi.calibration.captures import JUDGING, TUNING, MaskError
+from cassi.calibration.captures import HELD_OUT, MaskError
 from cassi.choice.bases import scene_basis
 from cassi.choice.stages import SHORT_ITERS, STRENGTHS, NonLocal, Problem, Tv, Watch
+from cassi.evidence.fitting import fit, fit_basis
 from cassi.evidence.held_out import Split
 from cassi.evidence.judge import EVEN, NOT_WORSE, WORTH_IT, z
 from cassi.evidence.misfit import SPREADS
-from cassi.evidence.noise import estimate_noise, pilot_basis
 from cassi.optics.coded_aperture import MASK_ERROR
 from cassi.optics.detector import brightness, object_level
 from cassi.optics.single_disperser import CASSI
 
-HELD_OUT = TUNING + JUDGING  # of the detector pixels: five times as many as a choice of solvers needs
 # Corrections: the second gains 2.3 dB on average of twenty windows, the third 0.3 (0.5 where it is wrong by 12 %).
 ROUNDS = 3
 KAPPAS = 0.0, 0.1, 0.3, 1.0  # 0: texture alone
@@ -59,9 +58,9 @@ def learn_from_one(
 
     def smooth_cube(split: Split, last: Tensor | None = None) -> tuple[Split, Tensor]:
         """The camera's split with the noise of the first one, and a smooth cube; the last one says what e may add."""
-        noise, pilot = estimate_noise(split, pilot_basis(split.A, split.A.num_bands))
-        split = split if split.variance is not None else split.knowing(noise.variance(y))
-        problem = Problem(scene_basis(pilot), noise.variance(y), 1.0, level)
+        pilot = fit(split, fit_basis(split.A))
+        split = split if split.variance is not None else split.knowing(pilot.variance)
+        problem = Problem(scene_basis(pilot.x), pilot.variance, 1.0, level)
         known = problem if last is None else replace(problem, variance=problem.variance_with_mask_error(split.A, last))
         tv, smooth = SMOOTH
         state = tv.run(split.A_train, split.y_train, known)
@@ -145,4 +144,4 @@ def _without_texture(split: Split, mask: Tensor, x: Tensor) -> Tensor:
 def _through(split: Split, A: CASSI, error: Tensor, spread: float) -> Split:
     """The split of the camera A with its mask corrected by an error, and wrong by a spread still."""
     corrected = replace(A, mask=(A.mask + error).clamp(min=0), mask_error=max(MASK_ERROR, spread))
-    return replace(split, A=corrected, A_train=corrected.leave_out(~split.held))
+    return split.through(corrected)

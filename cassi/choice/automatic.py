@@ -46,15 +46,15 @@ from cassi.choice.stages import (
     TV_ITERS,
     Learned,
     NonLocal,
-    Problem,
     State,
     Tv,
     Watch,
     alternating_stages,
 )
 from cassi.choice.uncertainty import bootstrap, standard_deviation
+from cassi.evidence.fitting import NUM_ITERS, fit, fit_basis
 from cassi.evidence.held_out import Split
-from cassi.evidence.noise import PILOT_ITERS, CameraNoise, estimate_noise, fit_noise, pilot_basis
+from cassi.evidence.noise import CameraNoise, fit_noise
 from cassi.kernels.covariance import covariance_sum
 from cassi.optics.cropping import Block, crop, croppable, highest_variance_window
 from cassi.optics.detector import brightness, object_level
@@ -147,10 +147,10 @@ def reconstruct_auto(
     split, part, bright = Split.of(A, y, settings.seed), window(A, y), brightness(A, y)
     A_train, y_train = split.A_train, split.y_train
     if part is None or not croppable(A_train):
-        plan, bases = explore_snapshot(split, axis, noise, settings, y, bright)
+        plan, bases = explore_snapshot(split, axis, noise, settings, y)
     else:
         window_split = Split.of(*crop(A_train, y_train, *part), settings.seed)
-        plan, bases = explore_snapshot(window_split, axis, noise, settings, y, bright)
+        plan, bases = explore_snapshot(window_split, axis, noise, settings, y)
         plan = _relearn_basis_on_frame(plan, A_train, y_train, axis, watch)
     watch.report("trials", 1.0)
     state, plan, evidence = run_stages(split, plan, bases, bright, noise, settings, watch)
@@ -187,7 +187,7 @@ def choose_plan(
     part = window(A, y)
     split = Split.of(*((A, y) if part is None else crop(A, y, *part)), settings.seed)
     bright = brightness(A, y)
-    plan, bases = explore_snapshot(split, axis, noise, settings, y, bright)
+    plan, bases = explore_snapshot(split, axis, noise, settings, y)
     steps = 1 + (0 if part is None else len(_parts(A)))
     inner = Watch(progress=lambda step, share: watch.report("trials", share / steps))
     _, plan, evidence = run_stages(split, plan, bases, bright, noise, settings, inner)
@@ -205,8 +205,8 @@ def _relearn_basis_on_frame(
     for k, part in enumerate(parts, 1):
         watch.report("trials", k / (1 + len(parts)))
         a, b = crop(A, y, *part)
-        problem = replace(plan.problem(b, brightness(A, y)), basis=pilot_basis(A, axis))
-        covariance = covariance + covariance_sum(Tv(PILOT_ITERS).run(a, b, problem).x.clamp_(min=0))
+        problem = replace(plan.problem(b, brightness(A, y)), basis=fit_basis(A, axis))
+        covariance = covariance + covariance_sum(Tv(NUM_ITERS).run(a, b, problem).x.clamp_(min=0))
     return replace(plan, vectors=principal_basis(covariance, len(plan.vectors)))
 
 
@@ -225,29 +225,22 @@ def window(A: Camera, y: Tensor) -> tuple[slice, slice] | None:
 
 
 def explore_snapshot(
-    split: Split,
-    axis: int | Sequence[float] | np.ndarray,
-    noise: CameraNoise,
-    settings: Settings,
-    frame: Tensor,
-    bright: float,
+    split: Split, axis: int | Sequence[float] | np.ndarray, noise: CameraNoise, settings: Settings, frame: Tensor
 ) -> tuple[Plan, tuple[BasisError, ...]]:
-    """Choose the plan, without stages, by a pilot on a snapshot `frame` of this brightness, a part of it, or a batch.
+    """Choose the plan, without stages, by a short reconstruction of a snapshot `frame`, a part of it, or a batch.
 
     Returned with the spectral bases that were compared.
     """
-    A, y = split.A, split.y
-    smooth = pilot_basis(A, axis)
-    estimated, x = estimate_noise(split, smooth)
-    model = estimated if noise.gain is None else noise.model()
+    A = split.A
+    smooth = fit_basis(A, axis)
+    pilot = fit(split, smooth)
+    model = pilot.noise if noise.gain is None else noise.model()
+    bases = {SCENE: scene_basis(pilot.x)}
+    if len(smooth) < A.num_bands and narrowness(split, pilot.x) > MIN_NARROWNESS:
+        bases[NARROW] = narrow_basis(split, axis)
+    name, vectors, errors = choose_basis(split, bases)
     relative_level = float(object_level(frame, frame.ndim))
-    scene = scene_basis(x)
     plain = axis if isinstance(axis, int) else tuple(float(v) for v in axis)
-    problem = Problem(scene, model.variance(y), bright, relative_level, axis=plain)
-    bases = {SCENE: scene}
-    if len(smooth) < A.num_bands and narrowness(split, x) > MIN_NARROWNESS:
-        bases[NARROW] = narrow_basis(split, problem)
-    name, vectors, errors = choose_basis(split, problem, bases)
     return Plan(name, vectors, model, relative_level, (), learned_prior(A, settings), plain), errors
 
 

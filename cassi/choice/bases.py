@@ -12,17 +12,16 @@ is a matched filter for it. v_c is of similar size in all bands if the residual 
 large in a band that is brighter than its neighbors.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.choice.stages import Problem, Tv
+from cassi.evidence.fitting import fit
 from cassi.evidence.held_out import Split
 from cassi.evidence.judge import is_better
-from cassi.evidence.noise import PILOT_ITERS, pilot_variance
 from cassi.kernels.covariance import covariance_sum
 from cassi.kernels.smoothing import gaussian_blur
 from cassi.priors.spectral_basis import principal_basis, smooth_basis
@@ -48,17 +47,14 @@ def scene_basis(x: Tensor) -> Tensor:
     return principal_basis(covariance_sum(x.clamp(min=0)), SCENE_COMPONENTS)
 
 
-def choose_basis(
-    split: Split, problem: Problem, bases: Mapping[str, Tensor]
-) -> tuple[str, Tensor, tuple[BasisError, ...]]:
+def choose_basis(split: Split, bases: Mapping[str, Tensor]) -> tuple[str, Tensor, tuple[BasisError, ...]]:
     """Choose the basis whose short run predicts held-out pixels best, a later one by more than chance."""
     if len(bases) == 1:
         ((name, vectors),) = bases.items()
         return name, vectors, (BasisError(name, None),)
     errors, chosen, best = [], "", None
     for name, vectors in bases.items():
-        x = Tv(PILOT_ITERS).run(split.A_train, split.y_train, replace(problem, basis=vectors)).x
-        verdict = split.verdict(x, imprint=False)
+        verdict = split.verdict(fit(split, vectors).x, imprint=False)
         errors.append(BasisError(name, verdict.error))
         if best is None or is_better(verdict, best):
             chosen, best = name, verdict
@@ -75,10 +71,6 @@ def narrowness(split: Split, x: Tensor) -> float:
     return float((rms / torch.stack(near).clamp(min=torch.finfo(rms.dtype).tiny)).max())
 
 
-def narrow_basis(split: Split, problem: Problem) -> Tensor:
-    """The strongest spectra (K, C) of a cube with all bands free; of the problem only the brightness is used."""
-    y, bands = split.y_train, split.A_train.cube_shape[0]
-    variance = torch.full_like(y, pilot_variance(y))
-    basis = smooth_basis(bands if problem.axis is None else problem.axis, bands)
-    free = replace(problem, basis=basis, variance=variance)
-    return scene_basis(Tv(PILOT_ITERS).run(split.A_train, y, free).x)
+def narrow_basis(split: Split, axis: int | Sequence[float] | np.ndarray) -> Tensor:
+    """The strongest spectra (K, C) of a cube with all bands, or their wavelengths, free."""
+    return scene_basis(fit(split, smooth_basis(axis, split.A.num_bands)).x)

@@ -125,6 +125,11 @@ class Split:
         """The same split once the variance of its noise is known."""
         return replace(self, variance=variance)
 
+    def through(self, A: Camera, y: Tensor | None = None) -> Self:
+        """The same pixels of the snapshot, which may have another black level, seen by another camera."""
+        y = self.y if y is None else y
+        return replace(self, A=A, y=y, A_train=A.leave_out(~self.held), y_train=y.masked_fill(self.held, 0))
+
     def verdict(self, x: Tensor, *, imprint: bool = True) -> Verdict:
         """Judge a cube (C, H, W), negative values counted as 0, or without `imprint` a batch of them.
 

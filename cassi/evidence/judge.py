@@ -8,8 +8,10 @@ are almost blind, is judged beside it.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 NOT_WORSE, EVEN, WORTH_IT, BETTER, CLEARLY_BETTER = -1.0, 0.0, 1.0, 2.0, 3.0  # limits of z
@@ -29,6 +31,12 @@ class Verdict:
     squared: Tensor  # (y - Phi x)^2 there, (n,) float64; where noise is known, relative to it, less errors of the mask
     imprint: float | None = None  # see `cassi.optics.imprint`; None where unknown
     spread: float = 0.0  # of these errors, relative to the mask's greatest transmission
+
+
+def joined(verdicts: Sequence[Verdict]) -> Verdict:
+    """The verdict on cubes of several snapshots together, each as bright as the others."""
+    error = math.sqrt(sum(one.error**2 for one in verdicts) / len(verdicts))
+    return Verdict(error, torch.cat([one.squared for one in verdicts]))
 
 
 def z(new: Tensor, old: Tensor, *, allowance: float = 0.0, weight: Tensor | None = None) -> float:
@@ -77,8 +85,3 @@ def is_worth_it(new: Verdict, old: Verdict) -> bool:
 def is_better(new: Verdict, old: Verdict) -> bool:
     """Whether the errors are smaller by more than chance."""
     return z(new.squared, old.squared) > BETTER
-
-
-def imprint_fades(new: float, old: float) -> bool:
-    """Whether clearly less of the mask is left in the new cube."""
-    return new < (1 - MARGIN) * old

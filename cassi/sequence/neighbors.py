@@ -69,7 +69,7 @@ def choose_common_plan(
     split = Split.of(A, frames, settings.seed)
     axis = A.cube_shape[0] if wavelengths is None else wavelengths
     bright = brightness(A, frames)
-    plan, _ = explore_snapshot(split, axis, noise, settings, frames, bright)
+    plan, _ = explore_snapshot(split, axis, noise, settings, frames)
     if noise.gain is None:  # estimated from the residual of total variation
         problem = plan.problem(frames, bright)
         x = Tv(SINGLE_FRAME_ITERS).run(split.A_train, split.y_train, problem).x
