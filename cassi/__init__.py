@@ -13,8 +13,6 @@ if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
 
 if TYPE_CHECKING:
     from cassi.calibration.estimate import Calibration as Calibration, calibrate as calibrate
-    from cassi.calibration.found_camera import align as align
-    from cassi.calibration.refined_camera import calibrate_from_captures as calibrate_from_captures
     from cassi.errors import InputError as InputError
     from cassi.optics.mosaic import Mosaic as Mosaic
     from cassi.optics.multi_shot import MultiShot as MultiShot
@@ -24,6 +22,8 @@ if TYPE_CHECKING:
     from cassi.running.reconstruct import reconstruct as reconstruct
     from cassi.running.result import Reconstruction as Reconstruction
     from cassi.running.tiled_file import reconstruct_tiled as reconstruct_tiled
+    from cassi.self_calibration.refined_camera import calibrate_from_captures as calibrate_from_captures
+    from cassi.self_calibration.search import align as align
     from cassi.solvers.admm import admm as admm, admm_tv as admm_tv
     from cassi.solvers.fista import fista as fista, fista_tv as fista_tv
     from cassi.solvers.gap import gap as gap, gap_tv as gap_tv
@@ -42,9 +42,9 @@ _ROOM = {  # public names and their modules, imported on demand so that `cassi -
     "SidePicture": "photograph.picture",
     "admm": "solvers.admm",
     "admm_tv": "solvers.admm",
-    "align": "calibration.found_camera",
+    "align": "self_calibration.search",
     "calibrate": "calibration.estimate",
-    "calibrate_from_captures": "calibration.refined_camera",
+    "calibrate_from_captures": "self_calibration.refined_camera",
     "double_disperser": "optics.other_cameras",
     "fista": "solvers.fista",
     "fista_tv": "solvers.fista",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypedDict
 if TYPE_CHECKING:
     import torch
 
-    from cassi.calibration.camera_as_found import FoundCamera
+    from cassi.self_calibration.found_camera import FoundCamera
     from cassi.choice.plan import Plan
     from cassi.files.spectrum_files import Spectrum
     from cassi.optics.measurement import Measurement

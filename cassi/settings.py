@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from cassi.calibration.camera_as_found import FoundCamera
     from cassi.choice.plan import Plan
     from cassi.files.spectrum_files import Spectrum
     from cassi.optics.measurement import Measurement
     from cassi.photograph.picture import SidePicture
     from cassi.priors.learned import LearnedPrior
+    from cassi.self_calibration.found_camera import FoundCamera
 
     Array = Tensor | np.ndarray
 

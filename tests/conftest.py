@@ -38,9 +38,9 @@ FIRST = ("test_kernels_cpu.py", "test_looking_report.py", "test_looking_server.p
 
 
 LONG = (
-    "calibration_", "choice_", "cli_", "contributing", "cuda_", "docs", "kernels_gpu", "kill", "looking_figures",
-    "looking_report", "looking_server", "photograph_solver", "quality_floor", "running_", "same_file", "scripts_",
-    "sequence_neighbors",
+    "calibration_", "self_calibration_", "choice_", "cli_", "contributing", "cuda_", "docs", "kernels_gpu", "kill",
+    "looking_figures", "looking_report", "looking_server", "photograph_solver", "quality_floor", "running_",
+    "same_file", "scripts_", "sequence_neighbors",
 )  # fmt: skip
 OF_WORKERS: list[messages.Entries] = []
 

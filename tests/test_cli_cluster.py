@@ -20,13 +20,13 @@ import torch
 from messages import refuses
 
 from cassi import CASSI
-from cassi.calibration.camera_as_found import FoundCamera
 from cassi.cli import many
 from cassi.cli.cluster import executor_at
 from cassi.cli.main import main
 from cassi.files import read_cube, read_measurement, write_measurement
 from cassi.optics.measurement import Measurement
 from cassi.running.many import SolveWith, find_frames, reconstruct_many
+from cassi.self_calibration.found_camera import FoundCamera
 from cassi.settings import Settings
 
 SETTINGS = Settings(solver="gap-tv", num_iters=3, camera="as-given")

@@ -12,9 +12,9 @@ from cases import write_h5
 from messages import check_refusal
 
 from cassi import CASSI
-from cassi.calibration.camera_as_found import FoundCamera
 from cassi.cli.main import main
 from cassi.files import OutputError, write_cube
+from cassi.self_calibration.found_camera import FoundCamera
 
 SIZE, C = 40, 6
 
@@ -125,7 +125,7 @@ def test_of_many_the_camera_takes_no_snapshot_s_place(bench, capsys):
     ],
 )  # fmt: skip
 def test_a_dry_run_refuses_it_as_the_run_does_before_it_computes(bench, capsys, monkeypatch, options):
-    monkeypatch.setattr("cassi.calibration.found_camera.find_camera", computed)
+    monkeypatch.setattr("cassi.self_calibration.search.find_camera", computed)
     monkeypatch.setattr("cassi.running.pipeline.reconstruct_auto", computed)
     check_refusal(capsys, run(bench, *options))
     check_refusal(capsys, run(bench, *options, "--dry-run"))

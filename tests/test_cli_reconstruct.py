@@ -13,10 +13,10 @@ from cases import write_h5
 from messages import check_last_line, check_refusal, check_words, refuses
 
 from cassi import CASSI
-from cassi.calibration.camera_as_found import FoundCamera
 from cassi.cli.main import main
 from cassi.cli.reading import Reading
 from cassi.files import Levels, ReadOptions
+from cassi.self_calibration.found_camera import FoundCamera
 
 H = W = 48
 C, STEP, BLACK, GAIN = 5, 2, 100, 3.6
@@ -164,7 +164,7 @@ def test_of_a_folder_is_told_what_speaks_against_its_cubes(night, capsys):
 
 
 def test_a_folder_goes_on_beside_the_camera_that_it_saved(night, capsys, monkeypatch):
-    monkeypatch.setattr("cassi.calibration.found_camera.find_camera", lambda m, *_, **__: FoundCamera.as_given(m))
+    monkeypatch.setattr("cassi.self_calibration.search.find_camera", lambda m, *_, **__: FoundCamera.as_given(m))
     argv = ("--output", night.parent / "cubes", "--save-camera", night.parent / "camera.h5", *FAST)
     assert call(night, *argv) == call(night, *argv) == 0
     check_words(capsys.readouterr().out.splitlines()[-1])

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from messages import check_last_line, check_refusal, check_words
 
-from cassi.calibration import found_camera
-from cassi.calibration.camera_as_found import FoundCamera
 from cassi.cli.main import main
 from cassi.files import read_cube, write_arrays
 from cassi.looking.report_data import read_report
+from cassi.self_calibration import search
+from cassi.self_calibration.found_camera import FoundCamera
 from cassi.sequence import frames as sequence, neighbors
 
 FAST = ("--figures", "none", "--solver", "least-squares", "--iterations", "2")
@@ -64,8 +64,8 @@ def test_a_folder_of_scenes_is_a_batch_that_resumes(scene, tmp_path, capsys):
 
 
 def test_files_with_masks_of_their_own_have_no_camera_in_common(tmp_path, monkeypatch, capsys):
-    searched, find = [], found_camera.find_camera
-    monkeypatch.setattr(found_camera, "find_camera", lambda *m, **_: searched.append(len(m)) or find(*m, **_))
+    searched, find = [], search.find_camera
+    monkeypatch.setattr(search, "find_camera", lambda *m, **_: searched.append(len(m)) or find(*m, **_))
     (tmp_path / "night").mkdir()
     for k in range(2):
         simulate(tmp_path / "night" / f"s{k}.h5", "--seed", str(k))
@@ -79,9 +79,7 @@ def test_files_with_masks_of_their_own_have_no_camera_in_common(tmp_path, monkey
 
 def test_every_file_of_a_folder_is_asked_for_its_mask(tmp_path, monkeypatch, capsys):
     """Also those that the camera is not found from, of which there are five here."""
-    monkeypatch.setattr(
-        found_camera, "find_camera", lambda *m, **_: searched.append(len(m)) or FoundCamera.as_given(m[0])
-    )
+    monkeypatch.setattr(search, "find_camera", lambda *m, **_: searched.append(len(m)) or FoundCamera.as_given(m[0]))
     (tmp_path / "night").mkdir()
     for k in range(9):
         simulate(tmp_path / "night" / f"s{k}.h5", "--seed", "0")

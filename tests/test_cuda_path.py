@@ -18,12 +18,11 @@ import pytest
 import torch
 from messages import check_refusal, check_words, refused, refuses, warns
 from pretend_device import Ledger, pretend_cuda
-from test_calibration_captures import SHIFTS, capture
+from test_self_calibration_elements_of_several import SHIFTS, capture
 from torch import Tensor
 
 import cassi
 from cassi import CASSI, MultiShot, Reconstruction, SidePicture
-from cassi.calibration.found_camera import find_camera
 from cassi.choice.stages import Learned, NonLocal, Tv
 from cassi.cli.main import main
 from cassi.kernels.caller import undisturbed
@@ -39,6 +38,7 @@ from cassi.priors.spectral_basis import smooth_basis
 from cassi.priors.tv import TVDenoiser
 from cassi.running.fingerprint import describe_call
 from cassi.running.many import SolveWith
+from cassi.self_calibration.search import find_camera
 from cassi.sequence.frames import InSequence
 from cassi.settings import Settings
 from cassi.simulation.camera import random_mask

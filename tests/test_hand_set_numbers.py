@@ -5,7 +5,7 @@ from pathlib import Path
 
 import cassi
 
-ROOMS = "evidence", "choice", "calibration", "running"
+ROOMS = "evidence", "choice", "calibration", "self_calibration", "running"
 MAX_NUMBERS = 262  # constants of formulas among them
 
 

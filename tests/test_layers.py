@@ -77,14 +77,26 @@ def within(name: str, roofs: set[str]) -> bool:
     return any(name == roof or name.startswith(f"{roof}.") for roof in roofs)
 
 
-BELOW = "errors", "kernels", "optics", "priors", "solvers", "files", "evidence", "choice", "calibration"
+BELOW = (
+    "errors",
+    "kernels",
+    "optics",
+    "priors",
+    "solvers",
+    "files",
+    "evidence",
+    "choice",
+    "calibration",
+    "self_calibration",
+)
 ROOMS = {  # what each room may import besides itself; the order is that of the floors
     "errors": set(), "types": set(), "version": set(), "settings": {"errors"}, "keywords": set(), "kernels": {"errors"},
     "optics": {"errors", "kernels"}, "priors": {"errors", "kernels"},
     "solvers": {"errors", "kernels", "optics", "priors"}, "files": {"errors", "optics", "priors"},
     "evidence": {"errors", "kernels", "optics", "priors", "solvers"},
     "choice": {"errors", "kernels", "optics", "priors", "solvers", "evidence"},
-    "calibration": {*BELOW} - {"calibration"},
+    "calibration": {"errors", "kernels", "optics", "files"},
+    "self_calibration": {*BELOW} - {"calibration", "self_calibration"},
     "photograph": {*BELOW}, "simulation": {"errors", "kernels", "optics", "files", "photograph"},
     "looking": {*BELOW} - {"priors"}, "running": {*BELOW, "photograph", "simulation", "looking"},
     "sequence": {*BELOW, "running"} - {"files"},

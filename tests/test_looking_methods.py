@@ -7,14 +7,14 @@ import pytest
 import torch
 
 import cassi
-from cassi.calibration.camera_as_found import FoundCamera
-from cassi.calibration.camera_model import CameraModel
-from cassi.calibration.captures import MaskError
 from cassi.cli.main import run
 from cassi.files import write_arrays
 from cassi.looking.methods import methods_text
 from cassi.looking.report_data import ReportData, read_report
 from cassi.priors.learned import LearnedPrior, Size, load_prior
+from cassi.self_calibration.camera_model import CameraModel
+from cassi.self_calibration.elements_of_several import MaskError
+from cassi.self_calibration.found_camera import FoundCamera
 
 CUBE = np.ones((3, 4, 5))
 FACTS = [  # of choice, parameters, provenance and data: what is said of them

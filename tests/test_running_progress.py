@@ -140,8 +140,8 @@ def test_a_log_says_how_long_the_rest_takes(monkeypatch, capsys):
 
 def test_a_camera_is_refined_in_steps_that_grow(monkeypatch):
     """Frames of one stack have one name: each is a step of its own."""
-    from cassi.calibration import refined_camera
-    from cassi.calibration.camera_as_found import FoundCamera
+    from cassi.self_calibration import refined_camera
+    from cassi.self_calibration.found_camera import FoundCamera
 
     def find(*measurements, report, **how):
         for share in (0.0, 0.5, 1.0):

@@ -208,7 +208,7 @@ def test_the_lines_of_the_readme_run(monkeypatch, capsys):
     monkeypatch.chdir(root)
     # that the lines run is what is tested
     monkeypatch.setattr(automatic, "default_stages", lambda A, method: (Tv(10), ()))
-    monkeypatch.setattr("cassi.calibration.found_camera.find_camera", lambda m, **settings: None)
+    monkeypatch.setattr("cassi.self_calibration.search.find_camera", lambda m, **settings: None)
     monkeypatch.setattr("cassi.sequence.neighbors.alternating_stages", lambda sigma, *noise: (NonLocal(sigma, 2),))
     for part in ("SINGLE_FRAME_ITERS", "MULTI_FRAME_ITERS"):
         monkeypatch.setattr(f"cassi.sequence.neighbors.{part}", 5)
@@ -316,7 +316,7 @@ def test_least_squares_with_a_wrong_blur_stays_bounded(dim):
 
 def test_the_time_that_finding_the_camera_takes_counts_against_the_budget(monkeypatch):
     original, budgets = pipeline.reconstruct_auto, []
-    monkeypatch.setattr("cassi.calibration.found_camera.find_camera", lambda m, **settings: time.sleep(0.3))
+    monkeypatch.setattr("cassi.self_calibration.search.find_camera", lambda m, **settings: time.sleep(0.3))
 
     def solve(*a, watch, **k):
         budgets.append(watch.deadline - time.perf_counter())

@@ -15,8 +15,6 @@ from hypothesis import given, strategies as st
 from messages import check_refusal, check_words, refused
 
 from cassi import CASSI, reconstruct, reconstruct_tiled
-from cassi.calibration.camera_as_found import FoundCamera, read_found_mask
-from cassi.calibration.camera_model import CameraModel
 from cassi.choice.adaptation import Adapt
 from cassi.choice.automatic import window
 from cassi.choice.stages import STRIDE, STRIDE_OF_SEVERAL
@@ -32,6 +30,8 @@ from cassi.priors.learned import MULTIPLE
 from cassi.running import tiling
 from cassi.running.tiled_file import zeros_in_file
 from cassi.running.tiling import solve_tiled, tile_grid
+from cassi.self_calibration.camera_model import CameraModel
+from cassi.self_calibration.found_camera import FoundCamera, read_found_mask
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 
@@ -153,7 +153,7 @@ def test_tiles_are_solved_with_the_camera_that_is_found(tmp_path, monkeypatch):
     A, y, _ = frame()
     moved = A.mask.roll(1, dims=0)
     found = FoundCamera(A.mask.expand(BANDS, -1, -1).numpy(), A.shifts, CameraModel(down={"1": -1.0}), True)
-    monkeypatch.setattr("cassi.calibration.found_camera.find_camera", lambda m, **settings: found)
+    monkeypatch.setattr("cassi.self_calibration.search.find_camera", lambda m, **settings: found)
     ways = {"tile": 48, "num_iters": 5, "device": "cpu"}
     right, wrong = (Measurement(y=y.numpy(), mask=mask.numpy(), shifts=A.shifts) for mask in (A.mask, moved))
     reconstruct_tiled(right, tmp_path / "right.h5", camera="as-given", **ways)

@@ -10,8 +10,6 @@ import torch
 from messages import check_words, refused
 
 import cassi
-from cassi.calibration.camera_as_found import FoundCamera
-from cassi.calibration.camera_model import CameraModel
 from cassi.cli.main import run
 from cassi.files import write_arrays
 from cassi.files.cubes import turn
@@ -24,6 +22,8 @@ from cassi.optics.single_disperser import CASSI
 from cassi.running import pipeline
 from cassi.running.tiled_file import reconstruct_tiled
 from cassi.running.white import MAX_COLORED, MAX_UNEVEN, light_of, reflectance as divide, unevenness
+from cassi.self_calibration.camera_model import CameraModel
+from cassi.self_calibration.found_camera import FoundCamera
 from cassi.simulation.scene import procedural_scene
 
 C, SIZE = 6, 48
@@ -93,7 +93,7 @@ def test_at_the_command_line(files, bench, capsys, monkeypatch):
         assert np.median(h["cube"][:, 8:-8, 6:18]) == pytest.approx(0.3, rel=0.1)
     found = FoundCamera(0.9 * A.mask.numpy(), tuple(range(C)), CameraModel(), True)
     seen, solve = [], pipeline.solve_by_name
-    monkeypatch.setattr("cassi.calibration.found_camera.find_camera", lambda m, **settings: found)
+    monkeypatch.setattr("cassi.self_calibration.search.find_camera", lambda m, **settings: found)
     monkeypatch.setattr(pipeline, "solve_by_name", lambda A, y, **k: seen.append(A.mask.numpy()) or solve(A, y, **k))
     assert run("reconstruct", [*words, "--align", "--overwrite"], "reconstruct.py") == 0
     assert len(seen) == 2 and all(np.array_equal(mask, found.mask) for mask in seen), "one camera took both"

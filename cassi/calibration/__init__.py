@@ -1,5 +1,1 @@
-"""Level 3: the camera as it stands on the bench.
-
-From frames it took (`estimate`), from snapshots of unknown scenes (`found_camera`, `refined_camera`), and how a
-photograph from beside it lies on the scene (`side_registration`).
-"""
+"""Level 3: the camera from frames captured on the bench, in known light."""

@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from cassi.calibration.camera_as_found import FoundCamera
-from cassi.calibration.found_camera import FRAMES
 from cassi.choice.plan import Plan
 from cassi.cli.cluster import SLOWER, executor_at
 from cassi.cli.messages import inform, settings_of
@@ -32,6 +30,8 @@ from cassi.running.pipeline import Listener, find_with_settings, reconstruct_mea
 from cassi.running.plan_file import load_plan, save_plan
 from cassi.running.progress import CAMERA, StepBar, expected_steps
 from cassi.running.result import Reconstruction
+from cassi.self_calibration.found_camera import FoundCamera
+from cassi.self_calibration.search import FRAMES
 from cassi.sequence.frames import PLAN_FRAMES, InSequence, ReadWindow, sequence_plan, windows
 from cassi.settings import Settings
 

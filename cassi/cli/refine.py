@@ -4,7 +4,6 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from cassi.calibration import refined_camera
 from cassi.calibration.dark_frame import less_dark, read_dark
 from cassi.cli.calibrate import draw_and_say
 from cassi.cli.options import check, values_for
@@ -18,6 +17,7 @@ from cassi.optics.measurement import Measurement
 from cassi.priors.learned import DEFAULT
 from cassi.running.progress import StepBar
 from cassi.running.scene import recheck_mask
+from cassi.self_calibration import refined_camera
 
 MAX_CAPTURES = 12  # captures that a camera is fitted to
 

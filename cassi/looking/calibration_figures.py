@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from cassi.calibration.camera_model import band_positions, coordinates, polynomial
 from cassi.calibration.estimate import Calibration
 from cassi.calibration.filter_response import FilterResponse
-from cassi.calibration.refined_camera import RefinedCamera
 from cassi.looking.color import Limits, shown_range
 from cassi.looking.style import BAR, LINE, PALETTE, Figure, draw_map, picture_size, plots, rows_of, styled
+from cassi.self_calibration.camera_model import band_positions, coordinates, polynomial
+from cassi.self_calibration.refined_camera import RefinedCamera
 
 ARROWS = 11  # along each side of the field
 PLOT = 1.6  # height of a plot below maps [inch]

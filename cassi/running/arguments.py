@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.calibration.camera_as_found import FoundCamera
 from cassi.calibration.dark_frame import less_dark, read_dark
 from cassi.choice.plan import Plan, name_of
 from cassi.errors import InputError
@@ -26,6 +25,7 @@ from cassi.optics.wavelengths import check_wavelengths
 from cassi.photograph.picture import SidePicture, read_side_picture
 from cassi.priors.learned import LearnedPrior, as_prior
 from cassi.running.plan_file import load_plan
+from cassi.self_calibration.found_camera import FoundCamera
 from cassi.settings import IN_PLACE, Settings
 from cassi.types import PathLike
 

@@ -42,8 +42,6 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from cassi.calibration import found_camera
-from cassi.calibration.camera_as_found import FoundCamera
 from cassi.choice.automatic import reconstruct_auto, repeat_plans, window
 from cassi.choice.by_name import solve_by_name
 from cassi.choice.mirrors import Views
@@ -71,6 +69,8 @@ from cassi.running.result import Reconstruction, turn_and_resample
 from cassi.running.scene import Scene, black_level_left, prepare
 from cassi.running.tiling import residual_by_strips
 from cassi.running.white import Light, check_white, light_of, read_board, reflectance
+from cassi.self_calibration import search
+from cassi.self_calibration.found_camera import FoundCamera
 from cassi.settings import Settings
 from cassi.solvers.loop import Monitor, relative_norm
 from cassi.types import PathLike, Progress
@@ -167,7 +167,7 @@ def find_with_settings(
     weights: PathLike | LearnedPrior | None = (settings.weights or DEFAULT) if learned else None
     if settings.plan is not None:
         weights = cast(Plan, open_files(settings).plan).learned
-    return found_camera.find_camera(
+    return search.find_camera(
         *measurements,
         black_level=black_level_left(measurements[0], settings),
         seed=settings.seed,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from cassi.calibration.camera_as_found import FoundCamera
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
 from cassi.errors import Note
@@ -17,6 +16,7 @@ from cassi.files import write_cube
 from cassi.files.cubes import TURNS, resample, resampling, turn
 from cassi.optics.measurement import MaskCheck, Measurement, any_bad
 from cassi.priors.spectral_basis import resolution, smooth_basis
+from cassi.self_calibration.found_camera import FoundCamera
 from cassi.settings import Settings
 from cassi.solvers.loop import STATUS_WORDS, Record
 from cassi.types import PathLike

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.calibration.camera_as_found import FoundCamera
 from cassi.choice.plan import Plan
 from cassi.errors import InputError
 from cassi.evidence.noise import CameraNoise
@@ -22,6 +21,7 @@ from cassi.optics.measurement import RELATIVE, MaskCheck, Measurement, check_arr
 from cassi.optics.multi_shot import MultiShot
 from cassi.optics.protocol import Camera
 from cassi.running.arguments import Array, as_numpy, as_wavelengths
+from cassi.self_calibration.found_camera import FoundCamera
 from cassi.settings import Settings
 
 DISPLACED = ("wrong mask", "displaced", "turned", "reversed")  # kinds of a mask that is not in place

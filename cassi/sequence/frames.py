@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from cassi.calibration.camera_as_found import FoundCamera
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
 from cassi.choice.stages import Watch
@@ -33,6 +32,7 @@ from cassi.running.pipeline import (
 )  # fmt: skip
 from cassi.running.result import Reconstruction
 from cassi.running.scene import Scene, prepare
+from cassi.self_calibration.found_camera import FoundCamera
 from cassi.sequence.neighbors import SingleFrame, choose_common_plan, reconstruct_multi_frame, reconstruct_single_frame
 from cassi.settings import SEQUENCE, Settings
 from cassi.solvers.loop import Monitor

@@ -15,9 +15,7 @@ from torch import Tensor
 
 from benchmarks.quality import NOISES, Scene, add_noise, real_captures, simulated_scenes
 from benchmarks.side import window
-from cassi.calibration.camera_as_found import FoundCamera
 from cassi.calibration.estimate import Calibration, calibrate
-from cassi.calibration.found_camera import align, find_camera
 from cassi.looking.metrics import psnr
 from cassi.optics.measurement import Measurement
 from cassi.optics.multi_shot import MultiShot
@@ -25,6 +23,8 @@ from cassi.optics.other_cameras import double_disperser, video_camera
 from cassi.optics.protocol import Camera
 from cassi.optics.single_disperser import CASSI
 from cassi.running.reconstruct import reconstruct
+from cassi.self_calibration.found_camera import FoundCamera
+from cassi.self_calibration.search import align, find_camera
 from cassi.simulation.camera import random_mask
 from cassi.simulation.optical_bench import Bench, simulate_bench
 from cassi.simulation.scene import procedural_scene

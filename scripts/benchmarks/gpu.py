@@ -30,7 +30,6 @@ from training.scenes import Pictures, Scenes
 from benchmarks.throughput import frames_a_minute, make_frames
 from benchmarks.timing import time_in_turns
 from cassi import reconstruct
-from cassi.calibration.found_camera import find_camera
 from cassi.errors import one_line
 from cassi.optics.imprint import imprint_on
 from cassi.optics.measurement import Measurement
@@ -40,6 +39,7 @@ from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
 from cassi.priors.spectral_basis import coefficient_weights, smooth_basis
 from cassi.running.many import find_frames, reconstruct_many
 from cassi.running.pipeline import MAX_BATCH
+from cassi.self_calibration.search import find_camera
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 from cassi.solvers.subspace_tv import subspace_tv

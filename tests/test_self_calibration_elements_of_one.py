@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 from scipy import ndimage
-from test_calibration_captures import SHIFTS, SIZE, capture, picture
+from test_self_calibration_elements_of_several import SHIFTS, SIZE, capture, picture
 
-from cassi.calibration.single_capture import learn_from_one
 from cassi.optics.single_disperser import CASSI
+from cassi.self_calibration.elements_of_one import learn_from_one
 from cassi.simulation.camera import random_mask
 
 

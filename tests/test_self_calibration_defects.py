@@ -9,13 +9,13 @@ import torch
 from messages import check_words
 
 import cassi
-from cassi.calibration.camera_as_found import FoundCamera
-from cassi.calibration.defects import dead_areas, find_defects
-from cassi.calibration.found_camera import find_camera
 from cassi.cli.main import main
 from cassi.files import read_measurement, write_arrays
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
+from cassi.self_calibration.defects import dead_areas, find_defects
+from cassi.self_calibration.found_camera import FoundCamera
+from cassi.self_calibration.search import find_camera
 from cassi.simulation.scene import procedural_scene
 
 SIZE, SHIFTS = 96, tuple(range(0, 32, 2))
@@ -171,7 +171,7 @@ def test_too_many_to_be_defects_are_left_in_and_that_is_said(camera, scene, monk
     m = measured(snapshot(camera, scene), camera)
     everywhere = np.zeros(m.y.shape, bool)
     everywhere[::4, ::4] = True
-    monkeypatch.setattr("cassi.calibration.found_camera.find_defects", lambda *_: everywhere)
+    monkeypatch.setattr("cassi.self_calibration.search.find_defects", lambda *_: everywhere)
     found = find_camera(m, mask_error=False)
     assert found.left_out is None and found.defects == 0 and found.disputed == everywhere.sum()
     check_words(found.detector)

@@ -1,6 +1,6 @@
 """The camera found from its own snapshots, without a reconstruction: the mask's pattern is looked for in them.
 
-What is left of a regression on the masks' detail (`cassi.calibration.mask_regression`) depends on where and how sharp
+What is left of a regression on the masks' detail (`cassi.self_calibration.regression`) depends on where and how sharp
 the masks are: the camera leaves least. The mask is moved by what was found, and the regression repeated; the
 last time with the blur as it was found, more spectra, and finer detail, which mistakes less of the scene for the mask.
 """
@@ -16,11 +16,11 @@ import torch
 from scipy import ndimage
 from torch import Tensor
 
-from cassi.calibration.camera_model import SHARPEST, WIDEST, CameraModel, blurred_masks, polynomial
-from cassi.calibration.mask_regression import BLOCK, Blocks, Snapshots, features, gather, tiles
 from cassi.evidence.judge import CLEARLY_BETTER, z
 from cassi.kernels.threads import side_by_side
 from cassi.optics.geometry import Shifts
+from cassi.self_calibration.camera_model import SHARPEST, WIDEST, CameraModel, blurred_masks, polynomial
+from cassi.self_calibration.regression import BLOCK, Blocks, Snapshots, features, gather, tiles
 
 MIN_BLOCKS = 12  # below, nothing is looked for
 REACH = 3  # displacements looked for [pixel]

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from cassi.calibration.camera_model import CameraModel, band_positions, coordinates, shift_columns
-from cassi.calibration.captures import MaskError
 from cassi.errors import InputError, parse_json
 from cassi.files import open_container, write_arrays
 from cassi.files.container import damage_as_input_error
 from cassi.files.cubes import turn, turn_of
 from cassi.optics.measurement import MAX_TRANSMISSION, Measurement, any_bad
 from cassi.optics.outliers import MAX_SHARE
+from cassi.self_calibration.camera_model import CameraModel, band_positions, coordinates, shift_columns
+from cassi.self_calibration.elements_of_several import MaskError
 
 
 @dataclass(frozen=True, eq=False)

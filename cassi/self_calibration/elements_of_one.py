@@ -21,7 +21,6 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from cassi.calibration.captures import HELD_OUT, MaskError
 from cassi.choice.bases import scene_basis
 from cassi.choice.stages import SHORT_ITERS, STRENGTHS, NonLocal, Problem, Tv, Watch
 from cassi.evidence.fitting import fit, fit_basis
@@ -31,6 +30,7 @@ from cassi.evidence.misfit import SPREADS
 from cassi.optics.coded_aperture import MASK_ERROR
 from cassi.optics.detector import brightness, object_level
 from cassi.optics.single_disperser import CASSI
+from cassi.self_calibration.elements_of_several import HELD_OUT, MaskError
 
 # Corrections: the second gains 2.3 dB on average of twenty windows, the third 0.3 (0.5 where it is wrong by 12 %).
 ROUNDS = 3

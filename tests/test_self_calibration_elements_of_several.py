@@ -10,10 +10,6 @@ from messages import refused
 from scipy import ndimage
 
 import cassi
-from cassi.calibration import captures, found_camera
-from cassi.calibration.captures import learn_mask_error, of_other_scenes
-from cassi.calibration.found_camera import find_camera
-from cassi.calibration.refined_camera import RefinedCamera, calibrate_from_captures
 from cassi.evidence import fitting
 from cassi.evidence.held_out import hold_out
 from cassi.evidence.noise import NoiseModel
@@ -23,6 +19,10 @@ from cassi.optics.building import build_camera
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.learned import LearnedPrior
+from cassi.self_calibration import elements_of_several, search
+from cassi.self_calibration.elements_of_several import learn_mask_error, of_other_scenes
+from cassi.self_calibration.refined_camera import RefinedCamera, calibrate_from_captures
+from cassi.self_calibration.search import find_camera
 
 SHIFTS, SIZE = tuple(range(0, 16, 2)), 96
 ELECTRONS = 5000
@@ -147,7 +147,7 @@ def test_a_run_uses_no_other_weights_than_its_own(monkeypatch, given, how, expec
         used.add(more["prior"].source if more["prior"] is not None else "")
         return learn_mask_error(*given, **more)
 
-    monkeypatch.setattr(found_camera, "learn_mask_error", noted)
+    monkeypatch.setattr(search, "learn_mask_error", noted)
     forward = LearnedPrior.forward
     monkeypatch.setattr(LearnedPrior, "forward", lambda self, *a: (used.add(self.source), forward(self, *a))[1])
     found = cassi.reconstruct(m, **how).camera.as_dict()
@@ -183,10 +183,10 @@ def test_held_out_pixels_take_no_part(given, true, monkeypatch):
     """Whatever they hold, the correction is the same, where the noise is."""
     A = CASSI(torch.from_numpy(given), SHIFTS)
     one, beside = (capture(true, seed) for seed in (1, 2))
-    held = hold_out(A.gram_diag() > 0, 0, captures.HELD_OUT)
+    held = hold_out(A.gram_diag() > 0, 0, elements_of_several.HELD_OUT)
     noise = NoiseModel(1 / ELECTRONS, 1e-6, "known")
-    monkeypatch.setattr(captures, "fit", lambda split, basis: fitting.Fit(split, split.y, noise))
-    monkeypatch.setattr(captures, "brightness", lambda *_: 1.0)
+    monkeypatch.setattr(elements_of_several, "fit", lambda split, basis: fitting.Fit(split, split.y, noise))
+    monkeypatch.setattr(elements_of_several, "brightness", lambda *_: 1.0)
     first, second = (learn_mask_error(A, [y, beside]) for y in (one, torch.where(held, 3 * one, one)))
     keys = "accepted", "explained", "spread"
     assert first.error.isfinite().all() and first.sure != second.sure

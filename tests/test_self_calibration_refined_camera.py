@@ -12,13 +12,13 @@ from messages import check_words, refused
 from scipy import ndimage
 
 from cassi import CASSI, calibrate_from_captures
-from cassi.calibration import refined_camera
-from cassi.calibration.camera_as_found import FoundCamera
-from cassi.calibration.found_camera import find_camera
 from cassi.cli.main import run
 from cassi.files import read_measurement
 from cassi.looking import calibration_figures
 from cassi.optics.measurement import Measurement, camera_difference
+from cassi.self_calibration import refined_camera
+from cassi.self_calibration.found_camera import FoundCamera
+from cassi.self_calibration.search import find_camera
 
 SHIFTS = tuple(range(0, -16, -2))  # a sign that the width of the frame does not tell
 SIZE = 128

@@ -5,7 +5,7 @@ Of several captures the sensitivity of each detector pixel is learned, too.
 Each round reconstructs every capture through the mask so far, takes the fine texture off the cubes, and fits the mask's
 error to what these leave of the snapshots (`mask_error`). How strongly is decided by captures that take no part in the
 fit; whether the result is believed, by detector pixels that no fit has seen. A single capture is another task, see
-`cassi.calibration.single_capture`.
+`cassi.self_calibration.elements_of_one`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.calibration.mask_error import (
+from cassi.evidence.fitting import fit, fit_basis
+from cassi.evidence.held_out import Split
+from cassi.evidence.judge import EVEN, joined, z
+from cassi.optics.coded_aperture import MASK_ERROR
+from cassi.optics.detector import brightness
+from cassi.optics.single_disperser import CASSI
+from cassi.priors.learned import LearnedPrior
+from cassi.self_calibration.mask_error import (
     LOCAL,
     Fit,
     Residual,
@@ -28,13 +35,6 @@ from cassi.calibration.mask_error import (
     smooth_part,
     without_texture,
 )
-from cassi.evidence.fitting import fit, fit_basis
-from cassi.evidence.held_out import Split
-from cassi.evidence.judge import EVEN, joined, z
-from cassi.optics.coded_aperture import MASK_ERROR
-from cassi.optics.detector import brightness
-from cassi.optics.single_disperser import CASSI
-from cassi.priors.learned import LearnedPrior
 
 HELD_OUT = 0.1  # of the detector pixels: five times as many as a choice of solvers needs
 ROUNDS = 2  # of scenes and mask

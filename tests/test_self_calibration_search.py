@@ -12,12 +12,6 @@ from messages import check_words, refused
 from scipy import ndimage
 
 import cassi
-from cassi.calibration.camera_as_found import FoundCamera, read_found_mask
-from cassi.calibration.camera_model import BLURS, CameraModel, blur_weights, blurred_masks, box_blurred
-from cassi.calibration.captures import MaskError
-from cassi.calibration.found_camera import _taken, align, find_camera, predictions
-from cassi.calibration.mask_regression import Snapshots, gather
-from cassi.calibration.self_calibration import Search, descend, directions
 from cassi.cli.main import run
 from cassi.files import read_measurement, write_arrays
 from cassi.files.cubes import turn
@@ -27,13 +21,21 @@ from cassi.optics.detector import black_level_of
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.spectral_basis import smooth_basis
+from cassi.self_calibration.camera_model import BLURS, CameraModel, blur_weights, blurred_masks, box_blurred
+from cassi.self_calibration.elements_of_several import MaskError
+from cassi.self_calibration.found_camera import FoundCamera, read_found_mask
+from cassi.self_calibration.pose import Search, descend, directions
+from cassi.self_calibration.regression import Snapshots, gather
+from cassi.self_calibration.search import _taken, align, find_camera, predictions
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 from cassi.solvers.subspace_tv import subspace_tv
 
 SHIFTS = tuple(range(0, 16, 2))
 SIZE = 128
-find_placed = partial(find_camera, mask_error=False)  # each element's own error: test_calibration_captures.py
+find_placed = partial(
+    find_camera, mask_error=False
+)  # each element's own error: test_self_calibration_elements_of_several.py
 
 
 @pytest.fixture(scope="module")
@@ -206,9 +208,9 @@ def test_a_camera_that_the_snapshot_does_not_show_is_not_taken(scene, monkeypatc
     ours, theirs = ((np.random.default_rng(k).random((SIZE, SIZE)) > 0.5).astype(np.float32) for k in (7, 8))
     found = find_camera(photographed(scene, theirs, ours))
     assert not found.accepted and found.model.contrast == 1
-    monkeypatch.setattr("cassi.calibration.found_camera.find_model", lambda *_: SHARPENED)
-    monkeypatch.setattr("cassi.calibration.found_camera.settled", lambda search, model, mask: model)
-    monkeypatch.setattr("cassi.calibration.found_camera.is_better", lambda *_: True)
+    monkeypatch.setattr("cassi.self_calibration.search.find_model", lambda *_: SHARPENED)
+    monkeypatch.setattr("cassi.self_calibration.search.settled", lambda search, model, mask: model)
+    monkeypatch.setattr("cassi.self_calibration.search.is_better", lambda *_: True)
     found = find_camera(photographed(scene, theirs, ours))
     assert not found.accepted
     check_words(found.message)
@@ -240,7 +242,7 @@ def test_the_part_that_was_not_looked_for_is_told(scene, mask):
 def test_a_mask_is_no_sharper_than_its_picture_without_need(scene, mask, monkeypatch):
     """The detail of a scene passes for it; what it is worth to the held-out pixels decides."""
     m = photographed(scene, moved(mask, dx=1.0, dy=-1.0), mask)
-    monkeypatch.setattr("cassi.calibration.found_camera.find_model", lambda *_: SHARPENED)
+    monkeypatch.setattr("cassi.self_calibration.search.find_model", lambda *_: SHARPENED)
     found = find_placed(m)
     assert found.accepted and found.model.blur == {} and found.model.contrast == 1
     assert found.model.down["1"] == pytest.approx(-1, abs=0.02) and found.model.right["1"] == pytest.approx(1, abs=0.02)
@@ -263,7 +265,7 @@ def test_several_snapshots_count_together(scene, mask):
 
 
 def test_what_cannot_be_used_is_refused_before_the_search(scene, mask, monkeypatch):
-    monkeypatch.setattr("cassi.calibration.found_camera.find_model", lambda *_: pytest.fail("searched"))
+    monkeypatch.setattr("cassi.self_calibration.search.find_model", lambda *_: pytest.fail("searched"))
     refused(find_camera, error=ValueError)
     m = Measurement(y=np.ones((40, 54), np.float32), mask=mask[:40, :40], shifts=SHIFTS)
     refused(find_camera, m, replace(m, y=np.ones((40, 55), np.float32)), error=ValueError)
@@ -378,7 +380,7 @@ def test_a_result_holds_the_model_and_the_error_of_its_mask_not_the_masks(tmp_pa
     error = 0.02 * torch.randn(40, 48, generator=draw)
     learned = MaskError(error, None, True, errors=((0.1, 0.05),))
     found = replace(found, mask=np.clip(found.mask + error.numpy(), 0, 2), mask_error=learned)
-    monkeypatch.setattr("cassi.calibration.found_camera.find_camera", lambda m, **settings: found)
+    monkeypatch.setattr("cassi.self_calibration.search.find_camera", lambda m, **settings: found)
     result = cassi.reconstruct(m, solver="least-squares", turn_result=how)
     result.save(tmp_path / "cube.h5")
     with h5py.File(tmp_path / "cube.h5") as file:

@@ -9,13 +9,6 @@ from typing import Any, NamedTuple, Self, cast
 import numpy as np
 import torch
 
-from cassi.calibration.camera_as_found import FoundCamera
-from cassi.calibration.camera_model import CameraModel, band_positions, shift_columns, unseen_pixels
-from cassi.calibration.captures import MIN_SIDE, MaskError, learn_mask_error, of_other_scenes
-from cassi.calibration.defects import dead_areas, find_defects
-from cassi.calibration.mask_regression import BLOCK, COARSE, FINE, Look, Snapshots, tiles
-from cassi.calibration.self_calibration import MIN_BLOCKS, Search, find_dispersion, find_model, settled
-from cassi.calibration.single_capture import learn_from_one
 from cassi.evidence.fitting import fit, fit_basis
 from cassi.evidence.held_out import Split, hold_out
 from cassi.evidence.judge import EVEN, Verdict, is_better, joined, z
@@ -29,6 +22,13 @@ from cassi.optics.outliers import MAX_SHARE
 from cassi.optics.protocol import Camera
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.learned import DEFAULT, MIN_BANDS, LearnedPrior, as_prior
+from cassi.self_calibration.camera_model import CameraModel, band_positions, shift_columns, unseen_pixels
+from cassi.self_calibration.defects import dead_areas, find_defects
+from cassi.self_calibration.elements_of_one import learn_from_one
+from cassi.self_calibration.elements_of_several import MIN_SIDE, MaskError, learn_mask_error, of_other_scenes
+from cassi.self_calibration.found_camera import FoundCamera
+from cassi.self_calibration.pose import MIN_BLOCKS, Search, find_dispersion, find_model, settled
+from cassi.self_calibration.regression import BLOCK, COARSE, FINE, Look, Snapshots, tiles
 from cassi.types import PathLike
 
 CPU = torch.device("cpu")
@@ -54,10 +54,10 @@ def find_camera(
     """Find the camera from snapshots of unknown scenes: one measurement, or several with one mask.
 
     A model of its pose and optics is fitted to the mask's pattern in the snapshots
-    (`cassi.calibration.self_calibration`). It is taken where blocks that it was not fitted to are explained clearly
-    better, and a short reconstruction with it predicts held-out detector pixels clearly better too; else the camera is
-    left as given. Then defects of the detector are left out (`cassi.calibration.defects`), and the error of each
-    element of the mask is learned (`cassi.calibration.captures`), and taken where other held-out pixels agree.
+    (`cassi.self_calibration.pose`). It is taken where blocks that it was not fitted to are explained clearly
+    better, and a short reconstruction with it predicts held-out detector pixels better too; else the camera is left as
+    given. Then defects of the detector are left out (`cassi.self_calibration.defects`), and the error of each element
+    of the mask is learned (`elements_of_one` capture, `elements_of_several`), and taken where held-out pixels agree.
 
     Args:
         measurements: with the mask and the shifts as believed.

@@ -25,10 +25,10 @@ import torch
 from scipy import ndimage
 from torch import Tensor
 
-from cassi.calibration.camera_model import BlurredMasks, band_positions, blur_weights, mixture
 from cassi.kernels.threads import side_by_side
 from cassi.optics.geometry import Shifts, cosines
 from cassi.optics.psf import local_mean
+from cassi.self_calibration.camera_model import BlurredMasks, band_positions, blur_weights, mixture
 
 BLOCK = 32  # side of the blocks [pixel]
 BRIGHTNESS = 5.0  # that of the local brightness [pixel]

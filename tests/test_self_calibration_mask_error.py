@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from cassi.calibration.mask_error import Residual, fit_error, without_texture
+from cassi.self_calibration.mask_error import Residual, fit_error, without_texture
 
 SHIFTS = (0, 2, 3)
 

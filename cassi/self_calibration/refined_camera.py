@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from cassi.calibration.camera_as_found import FoundCamera
-from cassi.calibration.found_camera import find_camera, predictions
 from cassi.errors import InputError
 from cassi.kernels.caller import undisturbed
 from cassi.optics.measurement import Measurement, check_camera, no_scene_reason
 from cassi.priors.learned import DEFAULT, LearnedPrior
+from cassi.self_calibration.found_camera import FoundCamera
+from cassi.self_calibration.search import find_camera, predictions
 from cassi.types import PathLike, Progress
 
 
