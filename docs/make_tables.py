@@ -93,12 +93,12 @@ from typing import TYPE_CHECKING, TypedDict
 if TYPE_CHECKING:
     import torch
 
-    from cassi.self_calibration.found_camera import FoundCamera
     from cassi.choice.plan import Plan
     from cassi.files.spectrum_files import Spectrum
     from cassi.optics.measurement import Measurement
     from cassi.photograph.picture import SidePicture
     from cassi.priors.learned import LearnedPrior
+    from cassi.self_calibration.found_camera import FoundCamera
     from cassi.settings import Array, Prior, Quality, Solver, Turn
     from cassi.types import PathLike
 

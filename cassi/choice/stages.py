@@ -36,7 +36,7 @@ PATCH = 5  # side of the patches that are compared [pixel]
 # Of the reference patches [pixel], for one shot and for several: 4 takes half as much time again as 5, and gains
 # 0.06 dB for one shot, 0.3 to 0.9 dB with noise for several, whose residual is little but noise.
 STRIDE, STRIDE_OF_SEVERAL = 5, 4
-SHORT_ITERS, LONG_ITERS = 12, 56  # of the non-local prior, before a network and after the last one
+SHORT_ITERS, LONG_ITERS = 12, 40  # of the non-local prior, before a network and after the last one
 # Strengths of the last non-local prior, relative to the noise, in the order of preference, and iterations from one to
 # the next. The run with the first goes to its end, and the others start from there: after 12 iterations a judge took 1
 # for microscope captures, at the end 16.
