@@ -7,6 +7,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from benchmarks.twin import microscope_mask, objects
 from cases import moved
 from messages import check_words, refused
 from scipy import ndimage
@@ -246,6 +247,16 @@ def test_a_mask_is_no_sharper_than_its_picture_without_need(scene, mask, monkeyp
     found = find_placed(m)
     assert found.accepted and found.model.blur == {} and found.model.contrast == 1
     assert found.model.down["1"] == pytest.approx(-1, abs=0.02) and found.model.right["1"] == pytest.approx(1, abs=0.02)
+
+
+def test_the_contrast_of_bright_objects_is_not_the_masks():
+    """In the dark between them the pattern is fainter than light is on average: a contrast of 1.7 explains it."""
+    rng, shifts = np.random.default_rng(0), tuple(range(0, 48, 2))
+    dark = microscope_mask(rng, 160)
+    y = CASSI(torch.as_tensor(dark), shifts).forward(torch.as_tensor(objects(rng, 160, np.linspace(450, 650, 24))))
+    y = np.random.default_rng(2).poisson(y / y.max() * 2000) / 2000
+    found = find_placed(Measurement(y=y.astype(np.float32), mask=dark.astype(np.float32), shifts=shifts))
+    assert found.errors is not None and not found.accepted and found.model.exact
 
 
 def test_the_part_that_is_compared_lies_where_the_light_is():
