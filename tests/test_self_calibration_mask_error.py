@@ -63,7 +63,7 @@ def test_where_no_light_passes_nothing_is_corrected():
     assert not fit_error([one], 1.0).e[:, :2].any()
 
 
-def test_texture_is_taken_off_and_edges_stay():
+def test_texture_is_accept_off_and_edges_stay():
     """In any unit."""
     g = torch.Generator().manual_seed(0)
     scene = torch.ones(6, 48, 48)

@@ -25,9 +25,9 @@ from cassi.priors.spectral_basis import smooth_basis
 from cassi.self_calibration.camera_model import BLURS, CameraModel, blur_weights, blurred_masks, box_blurred
 from cassi.self_calibration.elements_of_several import MaskError
 from cassi.self_calibration.found_camera import FoundCamera, read_found_mask
-from cassi.self_calibration.pose import Search, descend, directions
+from cassi.self_calibration.pose import Search, directions, fit_directions
 from cassi.self_calibration.regression import Snapshots, gather
-from cassi.self_calibration.search import _taken, align, find_camera, predictions
+from cassi.self_calibration.search import _accept, align, find_camera, predictions
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 from cassi.solvers.subspace_tv import subspace_tv
@@ -171,7 +171,7 @@ def test_spectra_that_rise_steeply_are_no_displaced_mask():
     x = torch.as_tensor(spectra[regions].transpose(2, 0, 1).astype(np.float32))
     y = CASSI(torch.as_tensor(mask), shifts).forward(x).numpy()
     blocks = Search(Snapshots.of(y[None]), mask, shifts).blocks(CameraModel())
-    assert np.abs(descend(blocks, directions(mask.shape)["place"], {})).max() < 0.04
+    assert np.abs(fit_directions(blocks, directions(mask.shape)["place"], {})).max() < 0.04
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_a_camera_that_the_snapshot_does_not_show_is_not_taken(scene, monkeypatc
     found = find_camera(photographed(scene, theirs, ours))
     assert not found.accepted and found.model.contrast == 1
     monkeypatch.setattr("cassi.self_calibration.search.find_model", lambda *_: SHARPENED)
-    monkeypatch.setattr("cassi.self_calibration.search.settled", lambda search, model, mask: model)
+    monkeypatch.setattr("cassi.self_calibration.search.refine_pose", lambda search, model, mask: model)
     monkeypatch.setattr("cassi.self_calibration.search.is_better", lambda *_: True)
     found = find_camera(photographed(scene, theirs, ours))
     assert not found.accepted
@@ -387,7 +387,7 @@ def test_a_result_holds_the_model_and_the_error_of_its_mask_not_the_masks(tmp_pa
     y = CASSI(torch.as_tensor(given), shifts).forward(torch.rand(4, 40, 48, generator=draw)).numpy()
     m = Measurement(y, given, shifts)
     model = CameraModel(down={"1": 0.4, "x": 0.1}, right={"1": -0.3, "t": dispersion}, blur={"1": 0.5}, tone=1.1)
-    found = _taken(FoundCamera.as_given(m), m, model, model.masks(given, shifts))
+    found = _accept(FoundCamera.as_given(m), m, model, model.masks(given, shifts))
     error = 0.02 * torch.randn(40, 48, generator=draw)
     learned = MaskError(error, None, True, errors=((0.1, 0.05),))
     found = replace(found, mask=np.clip(found.mask + error.numpy(), 0, 2), mask_error=learned)

@@ -66,7 +66,7 @@ def _intercept(columns: list[Tensor], values: Tensor) -> tuple[float, float, flo
 
 def _local_light(y: Tensor, seen: Tensor) -> Tensor:
     """The mean of y around each pixel, over the pixels that are seen."""
-    both = torch.stack([torch.where(seen, y, 0), seen.to(y)]).flatten(1, -3)
+    both = torch.stack([torch.where(seen, y, 0), seen.to(y)]).reshape(2, -1, *y.shape[-2:])
     averaged: Tensor = F.avg_pool2d(both, AROUND, 1, AROUND // 2)
     return (averaged[0] / averaged[1].clamp(min=1e-9)).view_as(y)
 

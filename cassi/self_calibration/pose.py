@@ -105,7 +105,7 @@ class Family:
         return found
 
 
-def descend(blocks: Blocks, used: Sequence[Direction], blur: Mapping[str, float]) -> np.ndarray:
+def fit_directions(blocks: Blocks, used: Sequence[Direction], blur: Mapping[str, float]) -> np.ndarray:
     """The directions' values of the least rest; see `Family`."""
     return side_by_side(Family.least, [Family.of(blocks, used, blur)])[0] if used else np.zeros(0)
 
@@ -115,12 +115,12 @@ def rest_of(blocks: Blocks, model: CameraModel) -> Tensor:
     return Family.of(blocks, (), model.blur).rest(torch.zeros(0, dtype=torch.float64))
 
 
-def better(blocks: Blocks, before: Tensor, after: Tensor) -> bool:
+def explains_more(blocks: Blocks, before: Tensor, after: Tensor) -> bool:
     """Whether the log of the rest fell clearly, mean over the blocks by their pixels."""
     return z(after, before, weight=blocks.count) > CLEARLY_BETTER
 
 
-def crossed(blocks: Blocks, used: Sequence[Direction], blur: Mapping[str, float]) -> Tensor:
+def cross_validated_rest(blocks: Blocks, used: Sequence[Direction], blur: Mapping[str, float]) -> Tensor:
     """The rest of each block with parameters fitted to the blocks of the other color of the checkerboard."""
     colors = (~blocks.parity, blocks.parity)
     parts = ("gram", "right", "energy", "count", "x", "y", "parity")
@@ -133,7 +133,7 @@ def crossed(blocks: Blocks, used: Sequence[Direction], blur: Mapping[str, float]
     return rest
 
 
-def moved(model: CameraModel, used: Sequence[Direction], values: np.ndarray) -> CameraModel:
+def move_mask(model: CameraModel, used: Sequence[Direction], values: np.ndarray) -> CameraModel:
     """The model with directions added, each times its value."""
     parts = [dict(terms) for terms in (model.down, model.right, model.blur)]
     for value, direction in zip(values, used, strict=True):
@@ -168,21 +168,21 @@ def find_model(
     blocks = search.blocks(given)
     before = rest_of(blocks, given)
     report(1 / STEPS)
-    model, _ = _coarse(search, blocks, start or given)
-    if not model.exact or _something_near(search, blocks, before):
+    model, _ = _search_grid(search, blocks, start or given)
+    if not model.exact or _any_change_helps(search, blocks, before):
         report(2 / STEPS)
         groups = directions(search.mask.shape[-2:])
         pose = pose_of(groups)
         for _ in range(2):
             near = blocks if model.exact else search.blocks(model)
-            model = moved(model, pose, descend(near, [*pose, *groups["blur"]], model.blur)[: len(pose)])
+            model = move_mask(model, pose, fit_directions(near, [*pose, *groups["blur"]], model.blur)[: len(pose)])
         report(3 / STEPS)
-        model = _shaped(search, model, groups)
+        model = _fit_light_and_tone(search, model, groups)
         report(1.0)
-        model = _with_groups(search, model, groups)
-        if better(blocks, before, search.rest(model)):
+        model = _add_groups(search, model, groups)
+        if explains_more(blocks, before, search.rest(model)):
             return model
-    return _with_contrast(search, given, Family.of(blocks, (), {}), np.zeros(0))
+    return _fit_contrast(search, given, Family.of(blocks, (), {}), np.zeros(0))
 
 
 def find_dispersion(
@@ -199,13 +199,13 @@ def find_dispersion(
     starts, start = [], start or CameraModel()
     for k, stretch in enumerate(STRETCHES):
         stretched = replace(start, right={**start.right, "t": stretch * reach}) if stretch else start
-        starts.append(_coarse(search, blocks, stretched))
+        starts.append(_search_grid(search, blocks, stretched))
         report((k + 1) / (len(STRETCHES) + 1))
 
     def fitted(model: CameraModel, used: Sequence[Direction]) -> tuple[CameraModel, Tensor]:
         for _ in range(2):
-            values = descend(search.blocks(model), [*used, *groups["blur"]], {})
-            model = moved(model, used, values[: len(used)])
+            values = fit_directions(search.blocks(model), [*used, *groups["blur"]], {})
+            model = move_mask(model, used, values[: len(used)])
         return model, search.rest(model)
 
     model, after = fitted(starts[len(STRETCHES) // 2][0], pose)
@@ -213,22 +213,22 @@ def find_dispersion(
     nearest = min(starts, key=lambda start: start[1])[0]
     trials = [fitted(start, [*pose, STEP]) for start in (model, nearest)]
     dispersed, less = min(trials, key=lambda trial: float((blocks.count * trial[1]).sum()))
-    if better(blocks, after, less):
+    if explains_more(blocks, after, less):
         model, after = dispersed, less
-    return model if better(blocks, before, after) else CameraModel()
+    return model if explains_more(blocks, before, after) else CameraModel()
 
 
-def settled(search: Search, model: CameraModel, masks: np.ndarray) -> CameraModel:
+def refine_pose(search: Search, model: CameraModel, masks: np.ndarray) -> CameraModel:
     """A model that was found, with its masks, its pose and contrast fitted once more by a search that looks closely."""
     sharp = [[one.astype(np.float64)] for one in (masks[None] if masks.ndim == 2 else masks)]
     blocks = gather(search.snapshots, sharp, search.shifts)
     used = pose_of(directions(search.mask.shape[-2:])) if model.down or model.right else []
     used += [STEP] * bool(model.right.get("t"))
-    values = descend(blocks, used, {})
-    return _with_contrast(search, moved(model, used, values), Family.of(blocks, used, {}), values)
+    values = fit_directions(blocks, used, {})
+    return _fit_contrast(search, move_mask(model, used, values), Family.of(blocks, used, {}), values)
 
 
-def _with_contrast(search: Search, model: CameraModel, family: Family, values: np.ndarray) -> CameraModel:
+def _fit_contrast(search: Search, model: CameraModel, family: Family, values: np.ndarray) -> CameraModel:
     """With the contrast that its masks, of which the family is, want in place of the one that they have.
 
     sum_c a_c times the mask's mean is 1 where the pattern is as deep as the light is bright: the median over the half
@@ -241,15 +241,15 @@ def _with_contrast(search: Search, model: CameraModel, family: Family, values: n
     return replace(model, contrast=1.0 if as_deep else contrast)
 
 
-def _something_near(search: Search, near: Blocks, before: Tensor) -> bool:
+def _any_change_helps(search: Search, near: Blocks, before: Tensor) -> bool:
     """Whether a small change of the camera as given, light between the bands, or another tone helps."""
     groups = directions(search.mask.shape[-2:])
-    if better(near, before, crossed(near, [*pose_of(groups), *groups["blur"]], {})):
+    if explains_more(near, before, cross_validated_rest(near, [*pose_of(groups), *groups["blur"]], {})):
         return True
-    return any(better(near, before, search.rest(ladder[0])) for ladder in _ladders(search, CameraModel()))
+    return any(explains_more(near, before, search.rest(ladder[0])) for ladder in _ladders(search, CameraModel()))
 
 
-def _with_groups(search: Search, model: CameraModel, groups: Mapping[str, tuple[Direction, ...]]) -> CameraModel:
+def _add_groups(search: Search, model: CameraModel, groups: Mapping[str, tuple[Direction, ...]]) -> CameraModel:
     """Groups of parameters added one after the other, those of the pose refined where they were moved."""
     near = search.blocks(model)
     used: list[Direction] = []
@@ -257,27 +257,27 @@ def _with_groups(search: Search, model: CameraModel, groups: Mapping[str, tuple[
     for name, group in groups.items():
         # a blur that differs from band to band, or over the field, may need a level of its own that alone helps little
         level = [d for d in groups["blur"] if name.startswith("blur ") and d not in used]
-        trial = crossed(near, [*used, *level, *group], model.blur)
-        if better(near, rest, trial):
+        trial = cross_validated_rest(near, [*used, *level, *group], model.blur)
+        if explains_more(near, rest, trial):
             used, rest = [*used, *level, *group], trial
-    model = moved(model, used, descend(near, used, model.blur))
-    return moved(model, used, descend(search.blocks(model), used, model.blur)) if used else model
+    model = move_mask(model, used, fit_directions(near, used, model.blur))
+    return move_mask(model, used, fit_directions(search.blocks(model), used, model.blur)) if used else model
 
 
-def _shaped(search: Search, model: CameraModel, groups: Mapping[str, tuple[Direction, ...]]) -> CameraModel:
+def _fit_light_and_tone(search: Search, model: CameraModel, groups: Mapping[str, tuple[Direction, ...]]) -> CameraModel:
     """With light between the bands, and the exponent of the mask's values, where they explain more."""
     used = [*groups["blur"], *groups["blur by band"], *groups["blur over the field"]]
 
     def rest(model: CameraModel) -> Tensor:
-        return crossed(search.blocks(model, derivatives=False), used, {})
+        return cross_validated_rest(search.blocks(model, derivatives=False), used, {})
 
     blocks = search.blocks(model, derivatives=False)
-    lowest = crossed(blocks, used, {})
+    lowest = cross_validated_rest(blocks, used, {})
     for ladder in _ladders(search, model):
         for step in ladder:
             other = replace(step, continuous=model.continuous or step.continuous)
             found = rest(other)
-            if not better(blocks, lowest, found):
+            if not explains_more(blocks, lowest, found):
                 break
             model, lowest = other, found
     return model
@@ -293,9 +293,9 @@ def _ladders(search: Search, model: CameraModel) -> list[list[CameraModel]]:
     return ladders
 
 
-def _coarse(search: Search, blocks: Blocks, start: CameraModel) -> tuple[CameraModel, float]:
+def _search_grid(search: Search, blocks: Blocks, start: CameraModel) -> tuple[CameraModel, float]:
     """Displacement, rotation and magnification in steps of half a pixel, from the rest at whole ones; and the rest."""
-    grid = _displaced_rest(search, start)
+    grid = _rest_on_grid(search, start)
     height, width = search.mask.shape[-2:]
     h, w = height / max(height, width), width / max(height, width)
     x, y = blocks.x.numpy() * w, blocks.y.numpy() * h
@@ -321,7 +321,7 @@ def _coarse(search: Search, blocks: Blocks, start: CameraModel) -> tuple[CameraM
     return CameraModel(down=down, right=right), lowest
 
 
-def _displaced_rest(search: Search, start: CameraModel) -> np.ndarray:
+def _rest_on_grid(search: Search, start: CameraModel) -> np.ndarray:
     """The rest of each block with the masks displaced by -REACH to REACH pixels down and right, (blocks, n, n)."""
     masks = blurred_masks(start, search.mask, search.shifts)
     detail, good = search.snapshots.detail, search.snapshots.good

@@ -27,7 +27,7 @@ from cassi.self_calibration.defects import dead_areas, find_defects
 from cassi.self_calibration.elements_of_one import learn_from_one
 from cassi.self_calibration.elements_of_several import MIN_SIDE, MaskError, learn_mask_error, of_other_scenes
 from cassi.self_calibration.found_camera import FoundCamera
-from cassi.self_calibration.pose import MIN_BLOCKS, Search, find_dispersion, find_model, settled
+from cassi.self_calibration.pose import MIN_BLOCKS, Search, find_dispersion, find_model, refine_pose
 from cassi.self_calibration.regression import BLOCK, COARSE, FINE, Look, Snapshots, tiles
 from cassi.types import PathLike
 
@@ -38,6 +38,8 @@ SHARE = 0.5  # of the time for the mask's place, then for its error; in the form
 # many times the distance of the outermost bands: what bands of places beside the window reach is left out.
 PART, SPANS = 192, 2
 HELD_OUT = 0.05  # of the detector pixels of such a window, on which cameras are compared
+
+Scenes = tuple[CASSI, list[torch.Tensor]]  # a camera and its snapshots
 
 
 @undisturbed
@@ -81,7 +83,7 @@ def find_camera(
         raise ValueError("no measurement given to find the camera from; give one at least")
     report(0.0)
     looks_closer = mask_error and not dispersion
-    found = _placed(
+    found = _find_pose(
         measurements,
         black_level,
         seed,
@@ -89,25 +91,21 @@ def find_camera(
         device,
         lambda share: report(share * (SHARE if looks_closer else 1)),
     )
-    if dispersion:
+    scenes = None if dispersion else _open_scenes(found, measurements, black_level, device)
+    if scenes is None:
         return found
-    known = _explained(found, measurements, black_level, device)
-    seen = known or (None if _not_looked_for(measurements[0]) else _elements(found, measurements, black_level, device))
-    dead = None if seen is None else dead_areas(seen[0], seen[1][0])
-    defects = dead if known is None else find_defects(*known)
-    if dead is not None and defects is not None and (defects & ~dead).mean() > MAX_SHARE:
-        found = replace(found, disputed=int(np.count_nonzero(defects)))
-    elif defects is not None and defects.any():
-        left_out = any_bad((found.left_out, defects))
-        found = replace(found, left_out=left_out, defects=int(np.count_nonzero(defects)))
-        known = known and _elements(found, measurements, black_level, device)
-    if known is None or not looks_closer:
+    fits = _fits(found, measurements[0])
+    found = _leave_out_defects(found, *scenes, fits)
+    if not (fits and looks_closer):
         return found
+    scenes = _open_scenes(found, measurements, black_level, device) if found.defects else scenes
     prior = as_prior(weights)
-    return _corrected(found, measurements[0], *known, seed, prior, lambda share: report(SHARE + (1 - SHARE) * share))
+    return _correct_elements(
+        found, measurements[0], *cast(Scenes, scenes), seed, prior, lambda share: report(SHARE + (1 - SHARE) * share)
+    )
 
 
-def _placed(
+def _find_pose(
     measurements: Sequence[Measurement], black_level: float | None, seed: int, dispersion: bool, on: torch.device,
     report: Callable[[float], None],
 ) -> FoundCamera:  # fmt: skip
@@ -146,7 +144,7 @@ def _placed(
     mask = model.masks(m.mask, m.shifts)
     # With a misplaced mask a black level is estimated that is not there, which would pass for contrast.
     y_found = frames(_through(m, mask, on))
-    model = settled(search(y_found, FINE), model, mask)
+    model = refine_pose(search(y_found, FINE), model, mask)
     model = replace(model, contrast=1.0) if dispersion else model
     if model.exact:
         return given
@@ -169,7 +167,7 @@ def _placed(
     # accept: where it is better, and the snapshot shows one of the two
     if not is_better(as_found, as_given):
         return found
-    taken = _taken(found, m, model, mask)
+    taken = _accept(found, m, model, mask)
     if not any(compare_with_mask(one).matches for one in (m, taken.in_place(replace(m, check=None)))):
         return replace(found, reason="the snapshot shows neither the mask as given nor another that is near it")
     return taken
@@ -227,21 +225,13 @@ def _simplified(model: CameraModel, verdict: Callable[[CameraModel], Verdict]) -
     return model, best
 
 
-def _explained(
+def _open_scenes(
     found: FoundCamera, measurements: Sequence[Measurement], black_level: float | None, on: torch.device
-) -> tuple[CASSI, list[torch.Tensor]] | None:
-    """The camera and snapshots that it explains, as far as single elements and pixels can be looked at; else None."""
+) -> Scenes | None:
+    """The camera and its snapshots, without bad pixels; None where single elements and pixels cannot be looked at."""
     m = found.in_place(measurements[0])
-    if _not_looked_for(m) or len(m.shifts) < MIN_BANDS or not compare_with_mask(replace(m, check=None)).matches:
+    if _not_looked_for(m):
         return None
-    return _elements(found, measurements, black_level, on)
-
-
-def _elements(
-    found: FoundCamera, measurements: Sequence[Measurement], black_level: float | None, on: torch.device
-) -> tuple[CASSI, list[torch.Tensor]] | None:
-    """The camera and snapshots, without bad pixels, if it is one whose elements can be looked at."""
-    m = found.in_place(measurements[0])
     left_out = any_bad((m.bad_pixels, *(one.bad_pixels for one in measurements)))
     camera, bad = _through(m, m.mask, on), _bad_pixels(replace(m, bad_pixels=left_out), on)
     if not isinstance(camera, CASSI) or min(camera.cube_shape[1:]) < MIN_SIDE:
@@ -250,7 +240,23 @@ def _elements(
     return camera if bad is None else camera.weighted((~bad).to(camera.dtype)), snapshots
 
 
-def _corrected(
+def _fits(found: FoundCamera, m: Measurement) -> bool:
+    """Whether the snapshot shows the mask of this camera, in bands enough to tell a scene from it."""
+    m = found.in_place(m)
+    return len(m.shifts) >= MIN_BANDS and compare_with_mask(replace(m, check=None)).matches
+
+
+def _leave_out_defects(found: FoundCamera, camera: CASSI, snapshots: list[torch.Tensor], fits: bool) -> FoundCamera:
+    """The camera without its defects; single pixels only where the mask fits, and no scene is mistaken for them."""
+    dead = dead_areas(camera, snapshots[0])
+    defects = find_defects(camera, snapshots) if fits else dead
+    count = int(np.count_nonzero(defects))
+    if (defects & ~dead).mean() > MAX_SHARE:
+        return replace(found, disputed=count)
+    return replace(found, left_out=any_bad((found.left_out, defects)), defects=count) if count else found
+
+
+def _correct_elements(
     found: FoundCamera, given: Measurement, camera: CASSI, snapshots: list[torch.Tensor], seed: int,
     prior: LearnedPrior | None, report: Callable[[float], None],
 ) -> FoundCamera:  # fmt: skip
@@ -322,7 +328,7 @@ def align(
     return find_camera(m, black_level=black_level, seed=seed, dispersion=True, device=y.device)
 
 
-def _taken(found: FoundCamera, m: Measurement, model: CameraModel, mask: np.ndarray) -> FoundCamera:
+def _accept(found: FoundCamera, m: Measurement, model: CameraModel, mask: np.ndarray) -> FoundCamera:
     """With a model and its masks, accepted.
 
     A dispersion d'_c = n_c + f_c goes into whole shifts n_c, the outermost as given, for these mark the detector's
