@@ -60,7 +60,10 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if kept:
         say(args, messages.finished(task))
-        return draw_again(args, task, figures)
+        data = read_report(task.output)
+        made = draw_sequence(args, task) if args.sequence else draw(args, task, data, figures, "", lambda step: None)
+        say(args, f"-> {', '.join([str(task.output), *made])}")
+        return 0
     if task.many:
         return run_many(args, task, fingerprint)
     return run_single(args, task, figures, fingerprint, stamps)
@@ -106,14 +109,6 @@ def check_places(args: argparse.Namespace, files: Sequence[str], task: Task, ove
         import_extra("distributed", "cluster")
     saved = {options["--save-camera"]: args.save_camera, options["--save-plan"]: args.save_plan}
     check_written(saved, taken, overwrite or task.many)
-
-
-def draw_again(args: argparse.Namespace, task: Task, figures: Path | None) -> int:
-    """Figures and page of a result that is finished."""
-    data = read_report(task.output)
-    made = draw_sequence(args, task) if args.sequence else draw(args, task, data, figures, "", lambda step: None)
-    say(args, f"-> {', '.join([str(task.output), *made])}")
-    return 0
 
 
 def draw(

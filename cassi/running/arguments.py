@@ -37,7 +37,9 @@ def load(measurement: Array | Measurement | PathLike, mask: Array | PathLike | N
     if mask is not None and settings.pattern is not None:
         raise InputError("a pattern takes the place of the mask; leave one of them out")
     if isinstance(measurement, str | os.PathLike):
-        m = _read(measurement, mask, settings)
+        if settings.shifts is not None:
+            raise InputError("a file states its shifts, or step and num_bands are given; leave out shifts")
+        m = read_scene(measurement, options=replace(read_options(settings), mask=as_numpy(mask)))
     elif isinstance(measurement, Camera):
         raise InputError("the measurement comes first and the camera second: reconstruct(y, A); they are swapped")
     elif isinstance(mask, str | os.PathLike):
@@ -62,12 +64,6 @@ def load(measurement: Array | Measurement | PathLike, mask: Array | PathLike | N
         CameraNoise(m.gain, settings.read_noise)  # what a file states of it may lack the gain, an argument may not
     check_arrays(m)
     return remove_outliers(m if settings.bad_pixels is None else replace(m, searched=None))
-
-
-def _read(path: PathLike, mask: Array | PathLike | None, settings: Settings) -> Measurement:
-    if settings.shifts is not None:
-        raise InputError("a file states its shifts, or step and num_bands are given; leave out shifts")
-    return read_scene(path, options=replace(read_options(settings), mask=as_numpy(mask)))
 
 
 def read_options(settings: Settings) -> ReadOptions:

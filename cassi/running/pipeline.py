@@ -305,7 +305,7 @@ def assemble(
     if in_file:
         part = window(A, y) or tuple(slice(0, n) for n in first.shape[-2:])
         first, seen_by = first[:, *part].to(y.device), crop(cast(Block, A), y, *part)[0]
-    order = ("stopped", "finished", "converged")
+    order, nothing = ("stopped", "finished", "converged"), y.new_zeros(())
     return Reconstruction(
         cube=register(cube),
         residual_image=residual_image,
@@ -316,7 +316,7 @@ def assemble(
         status=min((outcome.result.status for outcome in outcomes), key=order.index),
         residual=relative_norm(residual_image, y),
         seconds=time.perf_counter() - start,
-        outcomes=tuple(map(_without_cube, outcomes)),
+        outcomes=tuple(replace(one, result=replace(one.result, x=nothing), uncertainty=None) for one in outcomes),
         parameters=settings.as_dict() | scene.parameters,
         unit=scene.unit,
         camera=camera,
@@ -326,11 +326,6 @@ def assemble(
         measurement=scene.measurement,
         check=scene.check,
     )
-
-
-def _without_cube(outcome: Outcome) -> Outcome:
-    nothing = outcome.result.x.new_zeros(())
-    return replace(outcome, result=replace(outcome.result, x=nothing), uncertainty=None)
 
 
 def solve_white(

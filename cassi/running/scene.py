@@ -175,12 +175,8 @@ def _subtract_black_level(
         y = torch.where(good, y, 0)
     check_light(y)
     for frame in y.reshape(-1, *A.measurement_shape) if scene.noise.gain is not None else ():
-        _check_noise(scene.noise, brightness(A, frame))
+        noise = scene.noise.scaled(1 / brightness(A, frame))
+        if noise.gain and math.hypot(noise.gain**-0.5, (noise.read_noise or 0.0) / noise.gain) > MAX_NOISE:
+            text = f"by gain and read noise, noise is more than {MAX_NOISE:g} times the signal"
+            raise InputError(f"{text}; check both, or leave them out")
     return replace(scene, A=A, y=y, black_levels=black, black_is_estimated=estimated)
-
-
-def _check_noise(noise: CameraNoise, bright: float) -> None:
-    noise = noise.scaled(1 / bright)
-    if noise.gain is not None and math.hypot(noise.gain**-0.5, (noise.read_noise or 0.0) / noise.gain) > MAX_NOISE:
-        text = f"by gain and read noise, noise is more than {MAX_NOISE:g} times the signal"
-        raise InputError(f"{text}; check both, or leave them out")

@@ -56,7 +56,8 @@ class Turns:
         """Solve some together; each by itself where that fails, as it may for one of them."""
         outcomes: list[Outcome] = []
         try:
-            outcomes = self._outcomes(join_scenes([scene for scene, _ in taken]), settings)
+            scene = join_scenes([scene for scene, _ in taken])
+            outcomes = pipeline.solve_frames(scene, settings, Listener(self._stop), time.perf_counter())
         except Exception as error:
             if len(taken) == 1 or self.is_over():
                 for _, future in taken:
@@ -70,12 +71,9 @@ class Turns:
             own, outcomes = outcomes[: scene.num_scenes], outcomes[scene.num_scenes :]
             future.set_result([pipeline.with_scene_facts(outcome, scene, k) for k, outcome in enumerate(own)])
 
-    def _outcomes(self, scene: Scene, settings: Settings) -> list[Outcome]:
-        def stop(step: str, share: float) -> None:
-            if self.is_over():
-                raise CancelledError("the run was interrupted")
-
-        return pipeline.solve_frames(scene, settings, Listener(stop), time.perf_counter())
+    def _stop(self, step: str, share: float) -> None:
+        if self.is_over():
+            raise CancelledError("the run was interrupted")
 
 
 def share_camera(a: Scene, b: Scene) -> bool:
