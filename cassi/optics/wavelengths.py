@@ -37,37 +37,21 @@ class Preset(NamedTuple):
     source: str
 
 
-# fmt: off
-_TSA_NET_28 = (
-    453.3, 457.6, 462.1, 466.8, 471.6, 476.5, 481.6, 486.9, 492.4, 498.0, 503.9, 509.9, 516.2, 522.7,
-    529.5, 536.5, 543.8, 551.4, 558.6, 567.5, 575.3, 584.3, 594.4, 604.2, 614.4, 625.1, 636.3, 648.1,
-)
-_MST_28 = (
-    453.5, 457.5, 462.0, 466.0, 471.5, 476.5, 481.5, 487.0, 492.5, 498.0, 504.0, 510.0, 516.0, 522.5,
-    529.5, 536.5, 544.0, 551.5, 558.5, 567.5, 575.5, 584.5, 594.5, 604.0, 614.5, 625.0, 636.5, 648.0,
-)
-_SMEM_24 = (
-    454.4, 459.5, 464.9, 470.5, 476.2, 482.1, 488.4, 494.8, 501.5, 508.5, 515.8, 523.4, 531.4, 539.7,
-    548.4, 557.5, 567.0, 577.0, 587.6, 598.7, 610.3, 622.6, 635.6, 649.3,
-)
-# fmt: on
-
-PRESETS: Mapping[str, Preset] = MappingProxyType(
-    {
-        "tsa-net-28": Preset(
-            _TSA_NET_28, "TSA-Net (Meng, Ma, Yuan, ECCV 2020), by github.com/caiyuanhao1998/MST/issues/92"
-        ),
-        "mst-28": Preset(
-            _MST_28, "MST (Cai et al., CVPR 2022), visualization/show_simulation.m of github.com/caiyuanhao1998/MST"
-        ),
-        "smem-24": Preset(
-            _SMEM_24, "snapshot multispectral endomicroscopy (Meng, Qiao, Ma, Yu, Xu, Yuan, Opt. Lett. 2020)"
-        ),
-        "cave-31": Preset(
-            tuple(float(w) for w in range(400, 701, 10)), "CAVE multispectral image database (Yasuma et al. 2008)"
-        ),
-    }
-)
+PRESETS: Mapping[str, Preset] = MappingProxyType({
+    "tsa-net-28": Preset((
+        453.3, 457.6, 462.1, 466.8, 471.6, 476.5, 481.6, 486.9, 492.4, 498.0, 503.9, 509.9, 516.2, 522.7,
+        529.5, 536.5, 543.8, 551.4, 558.6, 567.5, 575.3, 584.3, 594.4, 604.2, 614.4, 625.1, 636.3, 648.1,
+    ), "TSA-Net (Meng, Ma, Yuan, ECCV 2020), by github.com/caiyuanhao1998/MST/issues/92"),
+    "mst-28": Preset((
+        453.5, 457.5, 462.0, 466.0, 471.5, 476.5, 481.5, 487.0, 492.5, 498.0, 504.0, 510.0, 516.0, 522.5,
+        529.5, 536.5, 544.0, 551.5, 558.5, 567.5, 575.5, 584.5, 594.5, 604.0, 614.5, 625.0, 636.5, 648.0,
+    ), "MST (Cai et al., CVPR 2022), visualization/show_simulation.m of github.com/caiyuanhao1998/MST"),
+    "smem-24": Preset((
+        454.4, 459.5, 464.9, 470.5, 476.2, 482.1, 488.4, 494.8, 501.5, 508.5, 515.8, 523.4, 531.4, 539.7,
+        548.4, 557.5, 567.0, 577.0, 587.6, 598.7, 610.3, 622.6, 635.6, 649.3,
+    ), "snapshot multispectral endomicroscopy (Meng, Qiao, Ma, Yu, Xu, Yuan, Opt. Lett. 2020)"),
+    "cave-31": Preset(tuple(map(float, range(400, 701, 10))), "CAVE multispectral image database (Yasuma et al. 2008)"),
+})  # fmt: skip
 
 
 def to_nanometers(values: np.ndarray, unit: str | None, name: str) -> np.ndarray | None:
