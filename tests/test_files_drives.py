@@ -3,6 +3,7 @@
 import builtins
 import errno
 import json
+import mmap
 import os
 import stat
 import subprocess
@@ -13,6 +14,7 @@ import warnings
 import h5py
 import numpy as np
 import pytest
+import tifffile
 from messages import refused
 
 from cassi.cli.main import main
@@ -150,6 +152,30 @@ def test_a_folder_that_cannot_be_flushed_is_no_loss_a_file_is_not_there(tmp_path
     else:
         refused(write_text, tmp_path / "t", "new", error=OutputError)
     assert (tmp_path / "t").read_text() == ("old" if what == "file" and number != errno.EINVAL else "new")
+
+
+@pytest.mark.parametrize("name", ["a.npy", "f.npy", "a.npz", "a.tif", "a.hdr"])
+def test_a_drive_that_maps_no_file_into_memory(tmp_path, monkeypatch, name):
+    """As some of a virtual machine: plain arrays are read from their start, in any order of axes."""
+    cube, path = np.random.default_rng(0).random((5, 6, 7)).astype(np.float32), tmp_path / name
+    if path.suffix == ".npy":
+        np.save(path, np.asfortranarray(cube) if path.stem == "f" else cube)
+    elif path.suffix == ".npz":
+        np.savez(path, cube=cube)
+    elif path.suffix == ".tif":
+        tifffile.imwrite(path, cube, imagej=True, truncate=True)
+    else:
+        write_cube(path, cube)
+    container, picked = open_container(path), (slice(1, 3), slice(None), slice(2, 5))
+    expected = container.read(container.entries[0], picked)
+
+    def unable(*_, **__):
+        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+
+    monkeypatch.setattr(mmap, "mmap", unable)
+    container = open_container(path)
+    assert np.array_equal(container.read(container.entries[0], picked), expected)
+    assert np.array_equal(np.sort(container.read(container.entries[0]), axis=None), np.sort(cube, axis=None))
 
 
 READERS = (open_container, load_plan, read_side_picture, load_prior, read_regions, read_spectrum, file_sha256)

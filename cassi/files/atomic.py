@@ -28,7 +28,9 @@ DISK_FULL = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
 LOCK = ".lock"  # in a temporary folder that is in use
 MAX_LABEL = 48  # bytes of a name that its temporary folder bears too: every drive holds names so long
 ENDING = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))  # signals that end a process
-UNABLE = {errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK}  # of drives
+UNABLE = {  # what a drive says that cannot do something
+    errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK, errno.ENODEV
+}  # fmt: skip
 
 
 def file_sha256(path: PathLike) -> str:

@@ -15,12 +15,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
 from cassi.errors import InputError, one_line
-from cassi.files.atomic import stamp_of
+from cassi.files.atomic import UNABLE, stamp_of
 from cassi.files.options import MAX_BANDS
 from cassi.files.statements import (
     RANGES,
@@ -70,12 +70,9 @@ IMAGES, LISTS = ("measurement", "mask", "truth", "cube"), ("wavelengths", "shift
 UNITS = ("nm", "um", "angstrom", "cm1", "ghz", "thz", "ev", "m")  # at the end of a name
 
 
-class CubeContent(NamedTuple):
-    """The content of a cube file: arrays, `cube` (C, H, W) or (N, C, H, W) float32, `wavelengths` (C,) [nm] where they
-    are known, and others."""
-
-    arrays: Mapping[str, np.ndarray]
-    attributes: Mapping[str, str | int | float | bool]
+# The content of a cube file: `cube` (C, H, W) or (N, C, H, W) float32, `wavelengths` (C,) [nm] where known, and others.
+Arrays = Mapping[str, np.ndarray]
+Attributes = Mapping[str, object]
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,6 +255,23 @@ def read_list(entry: Entry) -> np.ndarray:
 def covers(picked: Selection, shape: tuple[int, ...]) -> bool:
     """Whether a selection is all of an array."""
     return all(len(range(*part.indices(n))) == n for part, n in zip(picked, shape, strict=True))
+
+
+def read_plain(
+    path: Path, picked: Selection, shape: tuple[int, ...], dtype: Any, start: int, order: Any = "C"
+) -> np.ndarray:
+    """A part of an array of this shape and order that lies in a file as it is, from a byte on.
+
+    The file is mapped into memory, or read from its start where a drive cannot do that.
+    """
+    try:
+        return np.array(np.memmap(path, dtype, "r", start, shape, order)[picked])
+    except OSError as error:
+        if error.errno not in UNABLE:
+            raise
+    check_size(path, f"an array {shape}, read whole from this drive,", math.prod(shape) * np.dtype(dtype).itemsize)
+    whole = np.fromfile(path, dtype, math.prod(shape), offset=start)
+    return np.array(whole.reshape(shape, order=order)[picked])
 
 
 def read_packed(

@@ -1,6 +1,5 @@
 """Read a measurement: snapshot, mask, shifts and other data of the file, with notes on what was inferred."""
 
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -11,40 +10,22 @@ import numpy as np
 
 from cassi.errors import InputError, Note, one_line, parse_json
 from cassi.files.atomic import file_sha256
+from cassi.files.beside import bad_pixels_of, read_bad_pixels, read_mean_band, read_sensitivity, sensitivity_of, upright
 from cassi.files.container import NAMES, Container, Entry, find_each, number_in, read_list
 from cassi.files.filters import read_masks
-from cassi.files.layout import (
-    band_axis,
-    displaced_down,
-    image_size,
-    is_found_camera,
-    match_layout,
-    sheared_masks,
-    shifts_and_mask,
-    stack_order,
-)
+from cassi.files.layout import displaced_down, image_size, is_found_camera, match_layout, sheared_masks, shifts_and_mask
 from cassi.files.opening import open_container
 from cassi.files.options import Levels, ReadOptions
-from cassi.files.scaling import (
-    bit_depth_of,
-    digits,
-    levels_of,
-    mask_to_float32,
-    plan_counts,
-    read_leading,
-    scale_cube,
-    to_float32,
-)
+from cassi.files.scaling import bit_depth_of, digits, levels_of, mask_to_float32, plan_counts, read_leading
 from cassi.files.statements import stated_as
+from cassi.files.truth import read_truth
 from cassi.files.wavelength_files import differing, parse_wavelengths, read_wavelengths, wavelength_source
 from cassi.optics.measurement import Measurement, any_bad
 from cassi.optics.outliers import remove_outliers
-from cassi.optics.wavelengths import PRESETS, check_wavelengths, pair_bands, same_bands, span
+from cassi.optics.wavelengths import PRESETS, check_wavelengths, same_bands, span
 from cassi.types import PathLike
 
-MAX_RATIO = 2.0  # of the light of a truth to that of its snapshot, from which on it is in another unit
 PIXEL = ("", "1", "px", "pix", "pixel", "dimensionles", "count")  # units of shifts, without the s of a plural
-ALIKE = 1.1  # ... from which on it may be
 
 
 def read_measurement(
@@ -101,12 +82,12 @@ class OpenedMeasurement:
 
     def counts(self, frames: int | slice | None) -> np.ndarray:
         """The stored numbers of the frames, transposed if needed so that the dispersion runs along the rows."""
-        return _upright(read_leading(self.entry, self.stack_axis, frames), self.known.transposed)
+        return upright(read_leading(self.entry, self.stack_axis, frames), self.known.transposed)
 
     def read(self, frames: int | slice | None = None) -> Measurement:
         """Read frames and their metadata; see `read_measurement`."""
         known, notes, container = self.known, list(self.known.notes), self.entry.file
-        raw, bad = _bad_pixels_of(self.counts(frames), known.bad_pixels, frames, self.entry.declares_missing, notes)
+        raw, bad = bad_pixels_of(self.counts(frames), known.bad_pixels, frames, self.entry.declares_missing, notes)
         kind, levels = self.entry.dtype or raw.dtype, levels_of(self.entry, self.options.levels)
         counts = plan_counts(kind, float(raw.min()), float(raw.max()), bit_depth_of(self.entry), levels, digits(raw))
         if (black := levels.black_level) is not None and black != self.options.levels.black_level:
@@ -125,14 +106,12 @@ class OpenedMeasurement:
             raise InputError(f"{self.entry.where}: every detector pixel is marked bad or saturated")
         if not y.any():
             notes.append("the measurement is zero everywhere")
-        truth = _truth(self, frames, notes)
-        cube = None if truth is None else _in_unit_of(y, known.mask, *truth, counts.scale, notes)
         m = replace(
             known,
             y=y,
-            cube=cube,
+            cube=read_truth(self, frames, y, counts.scale, notes),
             bad_pixels=bad,
-            sensitivity=_sensitivity_of(known.sensitivity, frames, container),
+            sensitivity=sensitivity_of(known.sensitivity, frames, container.path),
             unit=counts.unit if counts.scale != 1 else one_line(known.unit or counts.unit, 80),
             scale=counts.scale if counts.scale != 1 else known.scale,
             gain=None if known.gain is None else known.gain * counts.scale,
@@ -175,11 +154,11 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
         notes.append("the dispersion runs down the columns: measurement and mask are transposed")
     image = (columns, rows) if across else (rows, columns)
     turned = across and not is_found_camera(mask_entry.file)
-    mask, note = mask_to_float32(_upright(array, turned), mask_entry.where)
+    mask, note = mask_to_float32(upright(array, turned), mask_entry.where)
     notes += [note] if note else []
     sources = {entry: across} | ({} if mask_entry.file is container else {mask_entry: turned})
-    bad = _bad_pixels(sources, options.bad_pixels, image)
-    sensitivity, dead = _sensitivity(sources, image, notes)
+    bad = read_bad_pixels(sources, options.bad_pixels, image)
+    sensitivity, dead = read_sensitivity(sources, image, notes)
     shifts, mask = shifts_and_mask(mask, image, stored, step, num_bands, mask_entry.name, notes)
     nm, source_of_nm = _wavelengths((entry, mask_entry), options.wavelengths, len(shifts), notes)
     filters = "given" if isinstance(options.pattern, np.ndarray) else Path(options.pattern or "").name
@@ -196,7 +175,7 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
         mask=mask,
         shifts=shifts,
         wavelengths=nm,
-        mean_band=_mean_band(entry, across, mask.shape[-2:], notes),
+        mean_band=read_mean_band({entry: across}, mask.shape[-2:], notes),
         bad_pixels=any_bad((bad, dead)),
         mask_error=0.0 if filters else number_in("mask_error", mask_entry),
         sensitivity=sensitivity,
@@ -299,53 +278,6 @@ def _wavelengths(
     return None, ""
 
 
-def _upright(values: np.ndarray, transposed: bool) -> np.ndarray:
-    return values.swapaxes(-1, -2) if transposed and values.ndim > 1 else values
-
-
-def _image(entry: Entry, across: bool, size: tuple[int, ...]) -> np.ndarray:
-    """An image, or one a frame with these in front, upright; `across` is whether it is transposed in its file."""
-    stored = (size[1], size[0]) if across else (size[0], size[1])
-    return _upright(read_leading(entry, band_axis(entry, image=stored) if len(entry.shape) == 3 else None), across)
-
-
-def _bad_pixels(sources: Mapping[Entry, bool], given: PathLike | None, shape: tuple[int, ...]) -> np.ndarray | None:
-    """The pixels that are marked, (H, W') or by frame (N, H, W'); a map that is given replaces the measurement's.
-
-    `sources` are what they lie beside, the measurement and a mask of another file, and whether these are transposed.
-    """
-    maps = [(near.file.find("bad pixels", near), across) for near, across in sources.items()]
-    if given is not None:
-        maps[0] = open_container(Path(given)).pick("bad pixel map")[0], maps[0][1]
-    found = list[np.ndarray]()
-    for entry, across in maps:
-        if entry is not None:
-            marked = np.not_equal(_image(entry, across, shape), 0)
-            if marked.shape[-2:] != shape or marked.ndim > 3:
-                raise InputError(f"{entry.where} has shape {marked.shape}, expected the measurement's, {shape}")
-            found.append(marked)
-    return any_bad(found)
-
-
-def _sensitivity(
-    sources: Mapping[Entry, bool], shape: tuple[int, ...], notes: list[str]
-) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """The sensitivity of each pixel, or for each frame, if one of the files has it, and the pixels that have none."""
-    found = ((near.file.find("sensitivity", near), across) for near, across in sources.items())
-    entry, across = next(((entry, across) for entry, across in found if entry is not None), (None, False))
-    if entry is None:
-        return None, None
-    values = np.asarray(_image(entry, across, shape), dtype=np.float32)
-    if values.shape[-2:] != shape or values.ndim > 3:
-        notes.append(f"'{entry.name}' {entry.shape} is not that of the detector's pixels {shape}: not used")
-        return None, None
-    notes.append("the light is divided by the sensitivity of each detector pixel")
-    dead = ~(np.isfinite(values) & (values > 0))
-    if dead.any():
-        notes.append(f"{np.count_nonzero(dead)} pixels without sensitivity are treated as bad")
-    return np.where(dead, 1, values), dead
-
-
 def _refined(container: Container) -> Mapping[str, Any] | None:
     """What the file of a camera says was found and corrected of its mask, if anything."""
     if not is_found_camera(container):
@@ -356,133 +288,3 @@ def _refined(container: Container) -> Mapping[str, Any] | None:
         known = {"findings": camera.get("findings") or [camera["message"]], "captures": learned.get("captures", 0)}
         return known if camera["accepted"] else None
     return None
-
-
-def _truth(opened: OpenedMeasurement, frames: int | slice | None, notes: list[str]) -> tuple[np.ndarray, str] | None:
-    """The truth as stored, (C, H, W) or (N, C, H, W), and its name, if the file has one of matching size; of a stack,
-    one of these frames."""
-    known, num_bands = opened.known, len(opened.known.shifts)
-    entry = opened.entry.file.find("truth", opened.entry)
-    if entry is None or entry.name == opened.entry.name or entry is opened.mask_entry:
-        return None
-    rows, columns = known.mask.shape[-2:]
-    image, values = (columns, rows) if known.transposed else (rows, columns), None
-    if len(entry.shape) == 4:
-        order = stack_order(entry)
-        shape = tuple(entry.shape[i] for i in order)
-        if opened.stack_axis is not None and shape[1:] == (num_bands, *image):
-            values = read_leading(entry, order[0], frames)
-            rest = sorted(order[1:])
-            values = np.moveaxis(values, [rest.index(i) - 3 for i in order[1:]], (-3, -2, -1))
-    elif len(entry.shape) == 3:
-        axis = band_axis(entry, num_bands=num_bands, image=image)
-        values = None if axis is None else read_leading(entry, axis)
-    if values is None:
-        notes.append(f"'{entry.name}' {entry.shape} is not the truth of {num_bands} bands of {image}: not used")
-        return None
-    theirs, own = (near.file.find("wavelengths", near) for near in (opened.entry, entry))
-    if theirs is not None and own is not None and theirs is not own:
-        paired = None
-        with suppress(InputError):  # theirs may be replaced by those that are given
-            paired = pair_bands(read_wavelengths(theirs, num_bands), read_wavelengths(own, num_bands))
-        if paired is None:
-            notes.append(f"'{entry.name}' is of other wavelengths than the snapshot: not used")
-            return None
-        values = values.take(paired, -3)
-    values = _upright(values, known.transposed)
-    values = values if entry.packed is None else values.astype(entry.packed)
-    if len(entry.shape) == 3 and len(opened.frames) > 1 and not _explains(opened, values, frames):
-        notes.append(f"'{entry.name}' is one truth beside {len(opened.frames)} snapshots and not that of all: not used")
-        return None
-    return values, entry.name
-
-
-def _explains(opened: OpenedMeasurement, cube: np.ndarray, frames: int | slice | None) -> bool:
-    """Whether one truth (C, H, W) is that of these frames of a stack: it explains them as well as it does any.
-
-    By the residual |y - a Phi x| / |y|, a free, of every frame, with the shifts rounded to whole pixels.
-    """
-    starts = [round(d - min(opened.known.shifts)) for d in opened.known.shifts]
-    light = np.zeros_like(opened.counts(0), dtype=np.float64)
-    for start, band in zip(starts, opened.known.mask * cube.astype(np.float32), strict=True):
-        light[:, start : start + band.shape[-1]] += band[:, : light.shape[-1] - start]
-    residuals, black = [], levels_of(opened.entry, opened.options.levels).black_level or 0
-    for frame in opened.frames:
-        y = np.nan_to_num(opened.counts(frame).astype(np.float64)) - black
-        cosine = float((y * light).sum()) / max(float(np.linalg.norm(y) * np.linalg.norm(light)), 1e-300)
-        residuals.append(math.sqrt(max(0.0, 1 - cosine**2)))
-    picked = residuals if frames is None else residuals[frames]
-    return bool(np.all(np.asarray(picked) <= 1.5 * min(residuals) + 0.01))
-
-
-def _in_unit_of(
-    y: np.ndarray, mask: np.ndarray, values: np.ndarray, name: str, scale: float, notes: list[str]
-) -> np.ndarray:
-    """The truth in the unit of the snapshots, by the light that arrives, sum y = sum m x, whatever the shifts.
-
-    Divided by what integers of its own are divided by, or as the snapshots were, whichever fits; where neither does, it
-    is in another unit, and divided by the ratio.
-    """
-    own = plan_counts(values.dtype, 0.0, float(values.max()), None).scale if values.dtype.kind in "iu" else 1.0
-    mean = values.mean(axis=tuple(range(values.ndim - 3)), dtype=np.float64)
-    sent = float((mean * mask).sum())
-    arrived = float(y.mean(axis=tuple(range(y.ndim - 2)), dtype=np.float64).sum())
-    divisor = own
-    if sent > 0 and arrived > 0:
-        divisor = min((own, scale), key=lambda one: abs(math.log(sent / one / arrived)))
-        ratio = sent / divisor / arrived
-        if not 1 / MAX_RATIO <= ratio <= MAX_RATIO:
-            notes.append(
-                f"'{name}' is {ratio:.3g} times as bright as the snapshot, so in another unit: divided by that"
-            )
-            divisor *= ratio
-        elif not 1 / ALIKE <= ratio <= ALIKE:
-            notes.append(f"'{name}' is {ratio:.3g} times as bright as the snapshot: is it in the same unit?")
-    if divisor in (own, scale) and divisor != 1:
-        notes.append(f"'{name}' divided by {divisor:g}" + (", as the snapshot" if divisor == scale else ""))
-    return to_float32(values if divisor == 1 else values / np.float64(divisor), f"'{name}'")
-
-
-def _mean_band(near: Entry, across: bool, size: tuple[int, ...], notes: list[str]) -> np.ndarray | None:
-    if (entry := near.file.find("mean band", near)) is None:
-        return None
-    values = _image(entry, across, size)
-    if values.shape != size:
-        notes.append(f"'{entry.name}' {entry.shape} does not fit the image {size}: not used")
-        return None
-    return scale_cube(values, entry.where)[0]
-
-
-def _sensitivity_of(values: np.ndarray | None, frames: int | slice | None, container: Container) -> np.ndarray | None:
-    """The sensitivity for these frames, of one a frame (a shot) that of a single frame."""
-    if values is None or values.ndim == 2:
-        return values
-    if not isinstance(frames, int):
-        raise InputError(
-            f"{container.path}: 'sensitivity' {values.shape} has one picture a frame, expected one for all frames of a "
-            "stack; give the frames a file each, or say how many shots a scene has (--shots)",
-            cures=("shots",),
-        )
-    return np.asarray(values[frames])
-
-
-def _bad_pixels_of(
-    raw: np.ndarray, marked: np.ndarray | None, frames: int | slice | None, declares_missing: bool, notes: list[str]
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """The numbers of these frames, 0 where a bad pixel holds NaN or Inf, and the bad pixels (H, W'), or None.
-
-    Bad is what a map marks, of a map per frame in any of these, and what the file declares missing in any of them.
-    """
-    bad = marked
-    if bad is not None and bad.ndim == 3:
-        picked = bad[slice(None) if frames is None else frames]
-        bad = np.asarray(picked if isinstance(frames, int) else picked.any(axis=0))
-    if raw.dtype.kind != "f":
-        return raw, bad
-    if declares_missing and (missing := np.isnan(raw).reshape(-1, *raw.shape[-2:]).any(0)).any():
-        notes.append(f"{np.count_nonzero(missing)} pixels that the file declares missing are marked as bad")
-        bad = any_bad((missing, bad))
-    if bad is not None and (blank := bad & ~np.isfinite(raw)).any():
-        notes.append(f"{np.count_nonzero(blank)} bad pixels hold NaN or Inf and were set to 0")
-        raw = np.where(blank, 0, raw)
-    return raw, bad

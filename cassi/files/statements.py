@@ -61,10 +61,9 @@ class Entry:
 
     `axes` are the letters of the axes, if the file states them (N frame, C band, H row, W column); `problem` is why the
     entry cannot be read ("text").
-    `packed` is the integer type that whole floats are stored in; `declares_missing` is whether the file says what
-    stands for no value, which is read as NaN; `unclear` is what it states and nobody understands. `values` are those of
-    an entry in memory; `order` is that of the axes as stored, where columns come before rows. `attributes` are those
-    of `understood`.
+    `packed` is the integer type that whole floats are stored in; `unclear` is what the file states and nobody
+    understands. `values` are those of an entry in memory; `order` is that of the axes as stored, where columns come
+    before rows. `attributes` are those of `understood`.
     """
 
     name: str
@@ -74,7 +73,6 @@ class Entry:
     problem: str | None = None
     attributes: Mapping[str, object] = field(default_factory=dict)
     packed: np.dtype | None = None
-    declares_missing: bool = False
     unclear: str | None = None
     values: np.ndarray | None = None
     order: tuple[int, ...] | None = None
@@ -88,6 +86,11 @@ class Entry:
     def read(self, selection: Selection | None = None) -> np.ndarray:
         """The numbers; see `Container.read`."""
         return self.file.read(self, selection)
+
+    @property
+    def declares_missing(self) -> bool:
+        """Whether the file says what stands for no value, which is read as NaN."""
+        return bool(self.attributes.keys() & {"missing_value", *LIMITS})
 
     @property
     def itemsize(self) -> int:
@@ -181,7 +184,6 @@ def stated(entry: Entry, attributes: Mapping[str, object]) -> Entry:
         dtype=dtype,
         axes=axes,
         attributes=said,
-        declares_missing=bool(said.keys() & {"missing_value", *LIMITS}),
         order=None if order == sorted(order) else tuple(order),
         unclear=unclear,
     )

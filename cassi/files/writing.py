@@ -9,14 +9,13 @@ import numpy as np
 
 from cassi.errors import InputError, OutputError, import_extra
 from cassi.files.atomic import check_place, replacing, signals_held
-from cassi.files.container import CubeContent
+from cassi.files.container import Attributes as Attributes
 from cassi.files.formats.envi import DATA
-from cassi.files.formats.hdf5 import write_hdf5_arrays
+from cassi.files.formats.hdf5 import write_hdf5
 from cassi.files.formats.table import NEEDED, WRITERS
 from cassi.optics.measurement import Measurement
 from cassi.types import PathLike
 
-Attributes = Mapping[str, object]
 FORMAT = {"format_version": 1}  # of the layout in docs/file-format.md; it grows when a reader has to change
 
 
@@ -61,9 +60,9 @@ def write_cube(
     for field in history[0]._fields if history else ():
         arrays[f"history/{field}"] = np.array([getattr(record, field) for record in history or ()])
     path = check_output(path, overwrite)
-    content = CubeContent(arrays, plain_attributes({**FORMAT, **(attributes or {})}))
+    stated = plain_attributes({**FORMAT, **(attributes or {})})
     with replacing(path, overwrite) as temporary, signals_held():
-        WRITERS[path.suffix.lower()](temporary, content)
+        WRITERS[path.suffix.lower()](temporary, arrays, stated)
     return path
 
 
@@ -108,7 +107,7 @@ def write_arrays(
         raise InputError(f"{path}: arrays are written to HDF5, expected the suffix .h5 or .hdf5")
     stated = plain_attributes({**FORMAT, **(attributes or {})})
     with replacing(path, overwrite) as temporary, signals_held():
-        write_hdf5_arrays(temporary, arrays, axes=axes or {}, attributes=stated, compress=True)
+        write_hdf5(temporary, arrays, stated, axes or {}, compress=True)
     return path
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cassi.errors import InputError, import_extra
-from cassi.files.container import Container, CubeContent, Entry, Selection, damage_as_input_error
+from cassi.files.container import Arrays, Attributes, Container, Entry, Selection, damage_as_input_error
 from cassi.files.statements import of_file, stated
 from cassi.files.tables import BYTE_ORDER_MARKS, decode
 
@@ -49,7 +49,10 @@ def open_envi(path: Path) -> Container:
         entries = [stated(Entry("image", tuple(shape), np.dtype(image.dtype), "HWC"[: len(shape)]), attributes)]
 
     def read(entry: Entry, picked: Selection) -> np.ndarray:
-        values = np.asarray(image.open_memmap(interleave="bip", writable=False))
+        if image.using_memmap:
+            values = image.open_memmap(interleave="bip", writable=False)
+        else:  # a drive that cannot
+            values = np.asarray(image.load(dtype=image.dtype, scale=False))
         return np.array(values.reshape(entry.shape)[picked])
 
     return Container(path, "ENVI", tuple(entries), read, of_file(attributes), bands_last=True)
@@ -69,16 +72,16 @@ def _open(path: Path) -> Any:
         return envi.open(str(copy), image)
 
 
-def write_envi(path: Path, content: CubeContent) -> None:
+def write_envi(path: Path, arrays: Arrays, attributes: Attributes) -> None:
     """Write cube, wavelengths and short provenance: the header, and the data as .img beside it.
 
     Raises:
         InputError: a stack of cubes, which ENVI cannot hold.
     """
-    cube, nm = content.arrays["cube"], content.arrays.get("wavelengths")
+    cube, nm = arrays["cube"], arrays.get("wavelengths")
     if cube.ndim != 3:
         raise InputError(f"{path.name}: ENVI holds one cube, got a stack {cube.shape}; write .h5")
-    stated = {name: value for name, value in content.attributes.items() if len(str(value)) <= MAX_STATED}
+    stated = {name: value for name, value in attributes.items() if len(str(value)) <= MAX_STATED}
     metadata: dict[str, object] = {name: str(value) for name, value in of_file(stated).items()}
     metadata["description"] = one_line(stated)
     if nm is not None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import h5py
@@ -15,8 +16,9 @@ from cassi.files.container import (
     LISTS,
     NAMES,
     SLACK,
+    Arrays,
+    Attributes,
     Container,
-    CubeContent,
     Entry,
     Selection,
     damage_as_input_error,
@@ -221,13 +223,12 @@ def new_hdf5(path: Path, mask: str = "NCHW") -> Iterator[h5py.File]:
                 raise target.error
 
 
-def write_hdf5_arrays(
+def write_hdf5(
     path: Path,
-    arrays: Mapping[str, np.ndarray],
-    *,
-    axes: Mapping[str, str],
-    attributes: Mapping[str, object],
-    compress: bool,
+    arrays: Arrays,
+    attributes: Attributes,
+    axes: Mapping[str, str] = MappingProxyType({"cube": "NCHW"}),
+    compress: bool = False,
 ) -> None:
     """Write named arrays, with the letters of their axes, and the attributes of the file."""
     with new_hdf5(path, axes.get("mask", "NCHW")) as file:
@@ -242,8 +243,3 @@ def write_hdf5_arrays(
             if name in axes:
                 dataset.attrs["axes"] = np.bytes_(axes[name][-values.ndim :])
         file.attrs.update(attributes)
-
-
-def write_hdf5(path: Path, content: CubeContent) -> None:
-    """Write a cube and everything that belongs to it."""
-    write_hdf5_arrays(path, content.arrays, axes={"cube": "NCHW"}, attributes=content.attributes, compress=False)

@@ -16,7 +16,16 @@ from pathlib import Path
 import numpy as np
 
 from cassi.errors import InputError
-from cassi.files.container import LETTERS, Container, CubeContent, Entry, Selection, damage_as_input_error, read_packed
+from cassi.files.container import (
+    LETTERS,
+    Arrays,
+    Attributes,
+    Container,
+    Entry,
+    Selection,
+    damage_as_input_error,
+    read_packed,
+)
 from cassi.files.statements import MAX_STATED, companions, of_file
 
 MATRIX, COMPRESSED = 14, 15
@@ -127,20 +136,17 @@ def _elements(head: bytes, order: str) -> Iterator[tuple[int, bytes, int]]:
     yield from repeat((0, b"", 0))
 
 
-def write_matlab(path: Path, content: CubeContent) -> None:
+def write_matlab(path: Path, arrays: Arrays, attributes: Attributes) -> None:
     """Write a cube and everything that belongs to it, the axes of every array in the order of MATLAB: rows, columns,
     bands or frames of snapshots, frames of cubes. A text such as `cube_axes`, 'HWC', states it for each."""
     from scipy.io import savemat
 
-    if (size := content.arrays["cube"].nbytes) >= 2**31:
+    if (size := arrays["cube"].nbytes) >= 2**31:
         raise InputError(f"a .mat file holds arrays below 2 GiB, the cube takes {size} bytes; write .h5")
-    arrays = {name.replace("/", "_"): values for name, values in content.arrays.items()}
-    order = {3: (1, 2, 0), 4: (2, 3, 1, 0)}
-    rest: dict[str, object] = {"attributes": dict(content.attributes) or {"none": 0}} | of_file(content.attributes)
+    content: dict[str, object] = {"attributes": dict(attributes) or {"none": 0}} | of_file(attributes)
     for name, values in arrays.items():
-        if (turned := order.get(np.ndim(values))) is not None:
-            arrays[name] = np.transpose(values, turned)
-            letters = LETTERS.get(name, "")[-len(turned) :]
-            if len(letters) == len(turned):
-                rest[name + AXES] = "".join(letters[k] for k in turned)
-    savemat(path, arrays | rest, do_compression=False, long_field_names=True, oned_as="row")
+        order = {3: (1, 2, 0), 4: (2, 3, 1, 0)}.get(np.ndim(values), range(np.ndim(values)))
+        content[name.replace("/", "_")] = np.transpose(values, order)
+        if len(order) > 2 and len(letters := LETTERS.get(name, "")[-len(order) :]) == len(order):
+            content[name + AXES] = "".join(letters[k] for k in order)
+    savemat(path, content, do_compression=False, long_field_names=True, oned_as="row")

@@ -13,7 +13,17 @@ import numpy as np
 from numpy.lib import format as npy
 
 from cassi.errors import InputError, one_line, parse_json
-from cassi.files.container import Container, CubeContent, Entry, Selection, covers, damage_as_input_error, read_packed
+from cassi.files.container import (
+    Arrays,
+    Attributes,
+    Container,
+    Entry,
+    Selection,
+    covers,
+    damage_as_input_error,
+    read_packed,
+    read_plain,
+)
 from cassi.files.statements import MAX_STATED, companions
 
 PICKLED = "a pickled Python object, never loaded"
@@ -27,10 +37,11 @@ ENCRYPTED = 1  # flag
 def open_npy(path: Path) -> Container:
     """Open a .npy file as a `Container` with one entry named after the file, memory-mapped."""
     with damage_as_input_error(path, ".npy"), path.open("rb") as file:
-        entry, _ = _header(path.stem, file)
+        entry, columns = _header(path.stem, file)
+        start = file.tell()
 
     def read(entry: Entry, picked: Selection) -> np.ndarray:
-        return np.array(np.load(path, mmap_mode="r", allow_pickle=False)[picked])
+        return read_plain(path, picked, entry.shape, entry.dtype, start, "F" if columns else "C")
 
     return Container(path, ".npy", (entry,), read)
 
@@ -66,9 +77,7 @@ def open_npz(path: Path) -> Container:
                 file.seek(member.header_offset + LENGTHS_AT)
                 file.seek(sum(struct.unpack("<HH", file.read(4))), os.SEEK_CUR)  # the member's name and extra field
                 stored, columns = _header(entry.name, file)
-                order = "F" if columns else "C"
-                plain = np.memmap(file, stored.dtype or "u1", "r", file.tell(), stored.shape, order)  # type: ignore
-                return np.array(plain[picked])
+                return read_plain(path, picked, stored.shape, stored.dtype, file.tell(), "F" if columns else "C")
         return read_packed(_unpack, path, entry, picked, entry.itemsize)
 
     arrays, attributes = companions(entries, values)
@@ -87,10 +96,10 @@ def _value(entry: Entry, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> o
     return values if len(values) > 1 else values[0]
 
 
-def write_npz(path: Path, content: CubeContent) -> None:
+def write_npz(path: Path, arrays: Arrays, attributes: Attributes) -> None:
     """Write everything, the attributes as one text in JSON."""
     with path.open("wb") as file:
-        np.savez_compressed(file, attributes=json.dumps(content.attributes), **content.arrays)  # type: ignore[arg-type]
+        np.savez_compressed(file, attributes=json.dumps(attributes), **arrays)  # type: ignore[arg-type]
 
 
 def _unpack(path: Path, name: str) -> np.ndarray:

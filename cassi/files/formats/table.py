@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from cassi.files.container import Container, CubeContent
+from cassi.files.container import Arrays, Attributes, Container
 from cassi.files.formats.envi import SIGNATURES as ENVI, open_envi, write_envi
 from cassi.files.formats.hdf5 import SIGNATURE, open_hdf5, write_hdf5
 from cassi.files.formats.matlab import open_matlab, write_matlab
@@ -20,7 +20,7 @@ class Format(NamedTuple):
     signatures: tuple[bytes, ...]
     suffixes: tuple[str, ...]
     read: Callable[[Path], Container]
-    write: Callable[[Path, CubeContent], None] | None = None
+    write: Callable[[Path, Arrays, Attributes], None] | None = None
     needs: tuple[str, str] | None = None  # a package, and the extra of cassi that installs it
 
 

@@ -16,13 +16,15 @@ from cassi.errors import InputError, one_line
 from cassi.files.container import (
     MAX_INFLATION,
     SLACK,
+    Arrays,
+    Attributes,
     Container,
-    CubeContent,
     Entry,
     Selection,
     check_inflated,
     check_size,
     damage_as_input_error,
+    read_plain,
 )
 from cassi.files.statements import OF_FILE, of_file, stated, statement_of, valid_axes
 
@@ -73,7 +75,7 @@ def open_tiff(path: Path) -> Container:
             if np.prod(entry.shape[:rank], dtype=int) != len(pages):  # all in one page, as ImageJ may store them
                 if (start := series.dataoffset) is not None:
                     stored = np.dtype(series.dtype).newbyteorder(tiff.byteorder)
-                    return np.array(np.memmap(path, stored, "r", start, entry.shape)[picked], dtype=entry.dtype)
+                    return read_plain(path, picked, entry.shape, stored, start).astype(entry.dtype)
                 check_size(path, f"'{entry.name}' {entry.shape}, in one page,", math.prod(entry.shape) * entry.itemsize)
                 _check_segments(series.keyframe, math.prod(entry.shape) * entry.itemsize)
                 return np.asarray(series.asarray()).reshape(entry.shape)[picked]
@@ -184,11 +186,11 @@ def _check_segments(page: Any, size: int) -> None:
             check_inflated(page.parent.filehandle.read(stored), piece)
 
 
-def write_tiff(path: Path, content: CubeContent) -> None:
+def write_tiff(path: Path, arrays: Arrays, attributes: Attributes) -> None:
     """Write cube and wavelengths, one page per band."""
     import tifffile
 
-    cube, nm = content.arrays["cube"], content.arrays.get("wavelengths")
-    metadata = of_file(content.attributes) | {"axes": "TCYX"[-cube.ndim :]}
+    cube, nm = arrays["cube"], arrays.get("wavelengths")
+    metadata = of_file(attributes) | {"axes": "TCYX"[-cube.ndim :]}
     metadata |= {} if nm is None else {"wavelengths": nm.tolist()}
     tifffile.imwrite(path, cube, photometric="minisblack", metadata=metadata)
