@@ -53,6 +53,11 @@ TABLES = {  # what separators tell, headings, or what the first column does
     "wavenumbers in words": "Wellenzahl;R\n{};0.125\n{};0.25\n{};0.1\n".format(*WAVENUMBERS),
     "wavenumbers, 1/cm": "Wavenumbers, 1/cm;R\n{};0.125\n{};0.25\n{};0.1\n".format(*WAVENUMBERS),
     "percent above": "Reflectance of a leaf in %\nnm;R\n450.5;12.5\n550;25\n650;10\n",
+    "a unit alone in words": "Angstrom;R\n4505;0.125\n5500;0.25\n6500;0.1\n",
+    "per mille": "nm;R (permille)\n450.5;125\n550;250\n650;100\n",
+    "ppm": "nm;R (ppm)\n450.5;125000\n550;250000\n650;1e5\n",
+    "times": "nm;R x 10000\n450.5;1250\n550;2500\n650;1000\n",
+    "one of several": "nm;Humidity (%);Reflectance\n450.5;40;0.125\n550;40;0.25\n650;41;0.1\n",
     "padded": "Wavelength (nm),R,,\n450.5,0.125,,\n550,0.25,,\n650,0.1,,\n",
 }
 LISTS = {
@@ -60,7 +65,7 @@ LISTS = {
     "pandas": ",wavelength\n0,450.5\n1,550\n2,650\n", "unit": "Wavelength (angstrom)\n4505\n5500\n6500\n",
     "one a band": "band,centre wavelength [nm]\n1,450.5\n2,550\n3,650\n", "um": "λ [µm]\n0.4505\n0.55\n0.65\n",
     "wavenumber": "Wavenumber\n{}\n{}\n{}\n".format(*WAVENUMBERS), "Windows": "nm\r\n450.5\r\n550\r\n650\r\n",
-    "blank first": "\r\n450.5\r\n550\r\n650\r\n",
+    "a unit": "Angstrom\n4505\n5500\n6500\n", "blank first": "\r\n450.5\r\n550\r\n650\r\n",
 }  # fmt: skip
 NO_TABLES = [
     "no numbers\n", "", "450;0.1\n", "450;0.1\n460;x\n470;0.2\n", "450;1e999\n460;1\n", "-450;1\n460;1\n",
@@ -68,7 +73,8 @@ NO_TABLES = [
     "450,5,0,1\n550,0,0,2\n650,0,0,3\n", "Wavelength [parsec];R\n450;1\n550;2\n",
     'nm;R\n900.5;0.1\n950.5;0.2\n"1,000.5";0.3\n"1,010.5";.4\n', "nm;R\n1.010,5;0,4\n950,5;0,2\n900,5;0,1\n",
     "nm;R\n900,5;0,1\n950,5;0,2\n1 000,5;0,3\n", "Energy;R\n1.9;0.1\n2.2;.2\n", "Frequency;R\n450;0.1\n550;.2\n",
-    "nm;Transmission (dB)\n450;-3\n460;-10\n", "nm;Absorbance\n450;1\n460;2\n",
+    "nm,Sample,Reference\n450,10,20\n500,11,22\n", "nm;Transmission (dB)\n450;-3\n460;-10\n",
+    "nm;Absorbance\n450;1\n460;2\n",
     "##TITLE=x\n##XUNITS= NANOMETERS\n##YFACTOR=0.001\n##XYDATA=(X++(Y..Y))\n450 100 200\n480 150 220\n##END=\n",
     "Wavelength [nm];R\n0.450;1\n0.550;2\n", "band;R\n450;-9999\n550;-9999\n",
 ]  # fmt: skip

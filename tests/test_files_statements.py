@@ -536,10 +536,16 @@ def test_a_list_may_be_an_attribute(tmp_path):
             wavelengths_are_read(save(tmp_path / "a.h5", cube=CUBE, **where))
 
 
-def test_wavelengths_of_gdal(tmp_path):
+def test_wavelengths_of_gdal_and_of_the_channels_of_a_microscope(tmp_path):
     units = ["Nanometers"] * C
     wavelengths_are_read(gdal(tmp_path / "a.tif", wavelength=NM.tolist(), wavelength_units=units))
     wavelengths_are_read(gdal(tmp_path / "b.tif", CENTRAL_WAVELENGTH_UM=(NM / 1e3).tolist()))
+    for unit, scale in ((None, 1), ("µm", 1e-3)):
+        channels = {"EmissionWavelength": (NM * scale).tolist()} | (
+            {"EmissionWavelengthUnit": [unit] * C} if unit else {}
+        )
+        tifffile.imwrite(tmp_path / "c.ome.tif", CUBE, metadata={"axes": "CYX", "Channel": channels})
+        wavelengths_are_read(tmp_path / "c.ome.tif")
 
 
 def test_what_a_parser_warns_of_is_no_damage(tmp_path):

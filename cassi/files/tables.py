@@ -31,7 +31,7 @@ NONE = ("", "nan", "inf", "+inf", "-inf", "na", "n/a", "#n/a", "null", "none", "
 NO_VALUE = (-999.0, -9999.0, -32768.0)  # and what is below -1e30: -1.23e34 of the U.S. Geological Survey
 SEPARATORS = ("\t", ";", " ", ",")  # in order of preference: commas last, as they may be decimal
 WAVE = re.compile(  # in the heading of wavelengths
-    r"wav|wellen|longue?ur|longitud|lunghezza|nombres? d.onde|lambda|λ|波長|^wl\b|^(nm|um|µm|μm|cm-1|1/cm)$|"
+    r"wav|wellen|longue?ur|longitud|lunghezza|nombres? d.onde|lambda|λ|波長|^wl\b|"
     r"^\W*(photon ?)?(freq|energ)",
     re.IGNORECASE,
 )
@@ -42,6 +42,9 @@ UNIT = re.compile(
     rf"(?<![^\W_])(1/|(per|inverse|reciprocal) )?({'|'.join(UNITS)})s?(\^?-1|⁻¹)?(?![^\W_])|Å", re.IGNORECASE
 )
 MARKED = re.compile(r"[\[(]([^\])]+)[\])]|/\s*(\S+)\s*$|_([^\W_]+)$")  # in brackets, after a slash, an underscore
+VALUE = re.compile(r"refl|transm|radian|\bmean\b|\bvalue|^\W*[RT]\b", re.IGNORECASE)  # where there are several
+PARTS = {r"%|percent": 1e2, r"‰|per ?mille?\b": 1e3, r"\bppm\b": 1e6}  # of 1, in the heading of values
+TIMES = re.compile(r"[x\u00d7*]\s*(10+)\b")
 LOGARITHMIC = re.compile(r"\bdB\b|\b[Aa]bsorban|\b[Ll]og\b")
 OTHER = re.compile(r"\bsd\b|std|dev|err|sigma|uncert|count|^n$|index|^no\.?$|^#$|band|row|\bid\b", re.IGNORECASE)
 
@@ -60,7 +63,7 @@ class Table:
         """The first column, or the one after that where it only counts the rows."""
         column = self.numbers[:, 0]
         counts = len(column) > 1 and column[0] in (0, 1) and (np.diff(column) == 1).all()
-        return int(self.numbers.shape[1] > 1 and counts and not WAVE.search(self.heads[0]))
+        return int(self.numbers.shape[1] > 1 and counts and not is_wave(self.heads[0]))
 
     def wavelengths(self) -> tuple[int, np.ndarray]:
         """The column of wavelengths and these [nm], in the unit that its heading or a line above states.
@@ -68,7 +71,7 @@ class Table:
         Raises:
             InputError: the unit is unknown or unclear.
         """
-        named = [k for k, head in enumerate(self.heads) if WAVE.search(head)]
+        named = [k for k, head in enumerate(self.heads) if is_wave(head)]
         column = named[0] if named else self.first
         values, name, head = self.numbers[:, column], f"{self.path}: wavelengths", self.heads[column]
         above = [line for line in self.before if re.search(r"(?i)wavelength|x.?unit", line)]
@@ -88,19 +91,28 @@ class Table:
         return column, values
 
     def values(self, wavelengths: int) -> np.ndarray:
-        """The column of values beside that of the wavelengths, divided by 100 where its heading says percent."""
+        """The column of values beside that of the wavelengths, divided by what its heading says: 100 of percent.
+
+        Raises:
+            InputError: there is none, or several and the headings choose none; or values of a logarithm.
+        """
         order = sorted(range(self.first, len(self.heads)), key=lambda k: k < wavelengths)  # those to the right first
-        rest = [k for k in order if k != wavelengths and not WAVE.search(self.heads[k])]
+        rest = [k for k in order if k != wavelengths and not is_wave(self.heads[k])]
         plain = [k for k in rest if not OTHER.search(self.heads[k])] or rest
         if not plain:
             what = "the first column counts the rows" if self.first else "one column of numbers"
             raise InputError(f"{self.path}: {what}; expected one of wavelengths and one of values")
-        head = self.heads[plain[0]]
+        best = [k for k in plain if VALUE.search(self.heads[k])] or plain
+        if len(best) > 1 and best == plain and all(self.heads[k] for k in plain):
+            names = one_line([self.heads[k] for k in plain], 80)
+            raise InputError(f"{self.path}: which of its columns {names} holds the values? Delete the others")
+        head = self.heads[best[0]]
         if LOGARITHMIC.search(head):
             raise InputError(f"{self.path}: {one_line(head, 40)!r} is logarithmic; expected values linear in the light")
         about = (head, *(line for line in self.before if re.search(r"(?i)y.?unit|reflect|transmi", line)))
-        percent = any(re.search(r"(?i)%|percent", text) for text in about)
-        return np.asarray(self.numbers[:, plain[0]] / (100 if percent else 1))
+        parts = [size for word, size in PARTS.items() if any(re.search(word, text, re.IGNORECASE) for text in about)]
+        times = [float(found[1]) for text in about if (found := TIMES.search(text))]
+        return np.asarray(self.numbers[:, best[0]] / (*parts, *times, 1)[0])
 
 
 def read_table(path: PathLike, expected: str, *, columns: int = 1) -> Table:
@@ -117,6 +129,11 @@ def read_table(path: PathLike, expected: str, *, columns: int = 1) -> Table:
     if not tables:
         raise InputError(f"{path}: expected {expected}, found none")
     return max(tables, key=lambda table: len(table.numbers))  # the first of several
+
+
+def is_wave(head: str) -> bool:
+    """Whether a column holds wavelengths by its heading: their name in some language, or a unit alone."""
+    return bool(WAVE.search(head) or UNIT.fullmatch(head.strip(" []()")))
 
 
 def unit_in(text: str) -> str | None:

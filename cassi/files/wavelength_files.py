@@ -11,7 +11,7 @@ from cassi.errors import InputError
 from cassi.files.container import Entry, read_list
 from cassi.files.opening import open_container
 from cassi.files.statements import stated_as
-from cassi.files.tables import WAVE, read_table, rows_of_numbers
+from cassi.files.tables import is_wave, read_table, rows_of_numbers
 from cassi.optics.wavelengths import PRESETS, check_wavelengths, to_nanometers
 
 TABLES = (".csv", ".txt", ".tsv", ".dat", ".asc")  # the suffixes of text
@@ -117,7 +117,7 @@ def _read_text(path: Path, num_bands: int | None) -> np.ndarray:
         table = None
         with suppress(InputError):
             table = read_table(path, what, columns=columns)
-        if table is not None and (any(map(WAVE.search, table.heads)) or table.first):
+        if table is not None and (any(map(is_wave, table.heads)) or table.first):
             return table.wavelengths()[1]
     found = {tuple(value for row in rows for value in row) for rows in rows_of_numbers(path, what)}
     fitting = {numbers for numbers in found if num_bands in (None, len(numbers))} or found

@@ -102,7 +102,11 @@ def _attributes(path: Path, tiff: Any) -> dict[str, object]:
         raise InputError(f"{path}: its values are calibrated by a curve of ImageJ (cf={said['cf']}); save plain counts")
     bits, most, of_camera = (page.bitspersample, page.tags.valueof(MAX_SAMPLE), page.tags.valueof(MICROMANAGER))
     most = int(np.max(most)) if dtype.kind in "iu" and most is not None else 0
-    significant = re.search(r'\bSignificantBits="(\d+)"', str(page.description or "")[:MAX_DESCRIPTION])
+    text = str(page.description or "")[:MAX_DESCRIPTION]
+    significant = re.search(r'\bSignificantBits="(\d+)"', text)
+    if len(centers := re.findall(r'\bEmissionWavelength="([\d.]+)"', text)) > 1:  # of the channels of OME
+        unit = re.search(r'\bEmissionWavelengthUnit="([^"]+)"', text)
+        found |= {"wavelengths": centers, "wavelength_units": unit[1] if unit else "nm"}
     if significant is not None:
         found["bit_depth"] = int(significant[1])
     elif isinstance(of_camera, dict) and isinstance(of_camera.get("BitDepth"), int):
