@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Self, cast
+from typing import cast
 
 import numpy as np
 import torch
 
-from cassi.evidence.fitting import fit, fit_basis
-from cassi.evidence.held_out import Split, hold_out
-from cassi.evidence.judge import EVEN, Verdict, is_better, joined, z
+from cassi.evidence.judge import is_better, joined
 from cassi.kernels.caller import undisturbed
 from cassi.optics.building import build_shot_camera
 from cassi.optics.cropping import Shot, crop, highest_variance_window
-from cassi.optics.detector import black_level_of, brightness, check_light
+from cassi.optics.detector import black_level_of, check_light
 from cassi.optics.mask_match import compare_with_mask
 from cassi.optics.measurement import MAX_TRANSMISSION, Measurement, any_bad, check_camera
 from cassi.optics.outliers import MAX_SHARE
@@ -29,6 +27,7 @@ from cassi.self_calibration.elements_of_several import MIN_SIDE, MaskError, lear
 from cassi.self_calibration.found_camera import FoundCamera
 from cassi.self_calibration.pose import MIN_BLOCKS, Search, find_dispersion, find_model, refine_pose
 from cassi.self_calibration.regression import BLOCK, COARSE, FINE, Look, Snapshots, tiles
+from cassi.self_calibration.trials import Trials, simplified
 from cassi.types import PathLike
 
 CPU = torch.device("cpu")
@@ -37,7 +36,6 @@ SHARE = 0.5  # of the time for the mask's place, then for its error; in the form
 # Side of the window of a large snapshot on which it is decided whether its mask has an error [pixel], and at least how
 # many times the distance of the outermost bands: what bands of places beside the window reach is left out.
 PART, SPANS = 192, 2
-HELD_OUT = 0.05  # of the detector pixels of such a window, on which cameras are compared
 
 Scenes = tuple[CASSI, list[torch.Tensor]]  # a camera and its snapshots
 
@@ -149,80 +147,22 @@ def _find_pose(
     if model.exact:
         return given
 
-    # compare: short reconstructions, judged in units of the noise that the camera as given leaves
-    window = _Window.of(A, y, bad, seed)
-    fits = [fit(split, fit_basis(A)) for split in window.splits(A, y)]
-    as_given = joined([one.verdict(one.variance) for one in fits])
+    # compare: short reconstructions
+    trials = Trials.of(A, y, bad, seed)
     report((1 + SHARE) / 2)
-
-    def verdict(model: CameraModel) -> Verdict:
-        camera = _through(m, model.masks(m.mask, m.shifts), on)
-        tried = (fit(split, fit_basis(A)) for split in window.splits(camera, y_found))
-        return joined([one.verdict(first.variance) for one, first in zip(tried, fits, strict=True)])
-
-    model, as_found = _simplified(model, verdict)
+    model, as_found = simplified(
+        model, lambda model: trials.verdict(_through(m, model.masks(m.mask, m.shifts), on), y_found)
+    )
     mask = model.masks(m.mask, m.shifts)
-    found = replace(given, errors=(as_given.error, as_found.error))
+    found = replace(given, errors=(trials.given.error, as_found.error))
 
     # accept: where it is better, and the snapshot shows one of the two
-    if not is_better(as_found, as_given):
+    if not is_better(as_found, trials.given):
         return found
     taken = _accept(found, m, model, mask)
     if not any(compare_with_mask(one).matches for one in (m, taken.in_place(replace(m, check=None)))):
         return replace(found, reason="the snapshot shows neither the mask as given nor another that is near it")
     return taken
-
-
-class _Window(NamedTuple):
-    """The part of the snapshots of a camera as given on which others are compared with it.
-
-    Attributes:
-        seen: bool (H, W') of the detector, pixels that are lit and not bad.
-        part: rows and columns of the scene, of each snapshot.
-        held: bool like the part, pixels that are held out.
-        levels: brightness of the snapshots.
-    """
-
-    seen: torch.Tensor
-    parts: list[tuple[slice, slice]]
-    held: list[torch.Tensor]
-    levels: list[float]
-
-    @classmethod
-    def of(cls, A: Shot, snapshots: Sequence[torch.Tensor], bad: torch.Tensor | None, seed: int) -> Self:
-        """For snapshots (H, W') with these bad pixels."""
-        seen = A.gram_diag() > 0 if bad is None else (A.gram_diag() > 0) & ~bad
-        parts = [highest_variance_window(y, A.cube_shape[-2:], PART) for y in snapshots]
-        known = [crop(A.weighted(seen.to(y)), y, *part)[0] for y, part in zip(snapshots, parts, strict=True)]
-        held = [hold_out(cast(torch.Tensor, one.weights) > 0, seed, HELD_OUT) for one in known]
-        return cls(seen, parts, held, [brightness(A, y) for y in snapshots])
-
-    def splits(self, A: Shot, snapshots: Sequence[torch.Tensor]) -> list[Split]:
-        """The same pixels through a camera, of snapshots that may have another black level."""
-        splits = []
-        for y, part, held, level in zip(snapshots, self.parts, self.held, self.levels, strict=True):
-            a, b = crop(A.weighted(self.seen.to(y)), torch.where(self.seen, y, 0) / level, *part)
-            splits.append(Split(a, b, held, a.leave_out(~held), b.masked_fill(held, 0)))
-        return splits
-
-
-def _simplified(model: CameraModel, verdict: Callable[[CameraModel], Verdict]) -> tuple[CameraModel, Verdict]:
-    """The model without terms that a scene easily mimics where it predicts no worse, and the verdict on it."""
-    best = verdict(model)
-    changes: list[dict[str, Any]] = []
-    if model.right.get("t"):
-        changes.append({"right": {**model.right, "t": 0.0}})
-    if model.blur.get("1", 0.0) < 0:
-        changes.append({"blur": {}})
-    if model.contrast != 1:
-        changes.append({"contrast": 1.0})
-    together = {name: value for change in changes for name, value in change.items()}  # one may make up for another
-    for change in (together, *changes) if len(changes) > 1 else changes:
-        if (simpler := replace(model, **change)) != model:
-            new = verdict(simpler)
-            if z(new.squared, best.squared) >= EVEN:
-                model, best = simpler, new
-    return model, best
 
 
 def _open_scenes(
@@ -387,8 +327,8 @@ def predictions(m: Measurement, found: FoundCamera, *, black_level: float | None
     camera = _through(replace(m, shifts=found.shifts), found.mask)
     m = m if found.sensitivity is None else replace(m, sensitivity=found.sensitivity)
     y = _frames(m, camera, bad, black_level)
-    tried = (fit(split, fit_basis(given)) for split in _Window.of(given, y, bad, seed).splits(camera, y))
-    return joined([one.verdict(one.variance) for one in tried]).error
+    fits = Trials.of(given, y, bad, seed).fits(camera, y)
+    return joined([one.verdict(one.variance) for one in fits]).error
 
 
 def _frames(m: Measurement, A: Camera, bad: torch.Tensor | None, black_level: float | None) -> list[torch.Tensor]:
