@@ -195,7 +195,7 @@ class Container:
 
 
 def _distance(group: str, near: Entry | None) -> int:
-    """How far what lies in a group, or is an attribute of the array of this name, is from an array."""
+    """How far an array in a group, or an attribute of the array of this name, is from another array."""
     if near is None:
         return 0
     own = near.name.rpartition("/")[0]

@@ -103,8 +103,8 @@ class Table:
             what = "the first column counts the rows" if self.first else "one column of numbers"
             raise InputError(f"{self.path}: {what}; expected one of wavelengths and one of values")
         best = [k for k in plain if VALUE.search(self.heads[k])] or plain
-        if len(best) > 1 and best == plain and all(self.heads[k] for k in plain):
-            names = one_line([self.heads[k] for k in plain], 80)
+        if len(best) > 1 and all(self.heads[k] for k in best):
+            names = one_line([self.heads[k] for k in best], 80)
             raise InputError(f"{self.path}: which of its columns {names} holds the values? Delete the others")
         head = self.heads[best[0]]
         if LOGARITHMIC.search(head):
@@ -201,16 +201,16 @@ def _separated(path: Path, lines: Sequence[str], by: str, columns: int) -> Table
     except csv.Error:  # a cell of over 128 KiB
         return None
     rows = [[_number(cell) for cell in row] for row in cells]
-    good = [k for k, row in enumerate(rows) if _is_row(row, columns)]
+    good = [k for k, row in enumerate(rows) if len(row) >= columns and row[0] is not None and None not in row[:columns]]
+    good = [k for k in good if math.isfinite(rows[k][0] or 0)]
     if len(good) < 2:
         return None
     first, last = good[0], good[-1]
-    broken = [k for k in range(first, last) if k not in set(good)]
+    broken = sorted({*range(first, last)} - {*good})
     if len(broken) > (last - first) / 2:
         return None
-    broken += [
-        k for k, row in enumerate(cells) if not first <= k <= last and len(row) > 1 and all(map(GROUPED.fullmatch, row))
-    ]
+    outside = (k for k in (*range(first), *range(last + 1, len(cells))) if len(cells[k]) > 1)
+    broken += [k for k in outside if all(map(GROUPED.fullmatch, cells[k]))]
     if broken:
         raise InputError(f"{path}: expected numbers in each line of the table, got {one_line(lines[broken[0]], 80)!r}")
     width = min(len(rows[k]) for k in good)
@@ -223,11 +223,6 @@ def _separated(path: Path, lines: Sequence[str], by: str, columns: int) -> Table
     table = np.array([[math.nan if v is None else v for v in rows[k][:width]] for k in good], dtype=np.float64)
     table[(table < -1e30) | np.isin(table, NO_VALUE)] = math.nan
     return Table(path, tuple(heads), table, tuple(lines[: max(0, first - any(heads))]))
-
-
-def _is_row(row: Sequence[float | None], columns: int) -> bool:
-    """Whether a line begins with that many numbers, the first of which is one."""
-    return len(row) >= columns and row[0] is not None and math.isfinite(row[0]) and None not in row[:columns]
 
 
 def _number(cell: str) -> float | None:
