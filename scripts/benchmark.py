@@ -28,6 +28,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     words = "every solver on every scene, clean and noisy, and real captures"
     one = commands.add_parser("quality", help=words, parents=[data])
     one.add_argument("--quick", action="store_true", help="the painted scene alone, small")
+    words = "auto alone, with these weights, on windows of CAVE scenes too"
+    one.add_argument("--weights", metavar="NAME", help=words)
     one = commands.add_parser("tiles", help="frames in tiles: agreement with the whole frame, seams, memory")
     words = "also the memory of a 2048 x 2048 x 28 frame (an hour)"
     one.add_argument("--large", action="store_const", const=2048, default=0, help=words)

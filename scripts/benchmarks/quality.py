@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.detector import black_level_of, brightness, detect
 from cassi.optics.psf import gaussian_psf
 from cassi.optics.single_disperser import CASSI
+from cassi.running.arguments import open_files
+from cassi.settings import Settings
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 from cassi.solvers.admm import admm_tv
@@ -64,16 +66,28 @@ class Row:
     sam: float | None
 
 
-def quality(data: Path | None = None, *, quick: bool = False, report: Callable[[str], None] = print) -> str:
+def quality(
+    data: Path | None = None, *, quick: bool = False, weights: str | None = None,
+    report: Callable[[str], None] = print,
+) -> str:  # fmt: skip
     """Run the comparison and return it as Markdown.
 
     Args:
         data: folder with kaist/*.h5, cave/*.mat and real captures; the project's own procedural scene is always there.
         quick: the procedural scene alone, small.
+        weights: only the automatic solver, with these weights, on eight windows of CAVE scenes too.
         report: called with one line of progress at a time.
     """
     rows: list[Row] = []
     scenes = list(simulated_scenes(None if quick else data, size=96 if quick else 256))
+    if weights is not None:
+        settings = open_files(Settings(weights=weights))
+        for scene, noise in itertools.product([*scenes, *windows(scenes, None if quick else data)], NOISES):
+            noisy = add_noise(scene, NOISES[noise])
+            name = f"auto, {weights}"
+            rows.append(measure(noisy, noise, name, lambda s: reconstruct_auto(s.A, s.y, settings=settings).result.x))
+            report(_line(rows[-1]))
+        return _psnr_table(rows)
     for scene in scenes:
         for noise, full_well in NOISES.items():
             noisy = add_noise(scene, full_well)
@@ -184,6 +198,16 @@ def simulated_scenes(data: Path | None, *, size: int = 256) -> Iterator[Scene]:
         cube /= cube.max()
         A = CASSI.from_step(mask[: cube.shape[1], : cube.shape[2]].clone(), step=2, num_bands=28)
         yield Scene(f"CAVE {path.stem}", A, A.forward(cube), cube=cube)
+
+
+def windows(scenes: Sequence[Scene], data: Path | None) -> Iterator[Scene]:
+    """Windows of 256 x 256 pixels of CAVE scenes that no weights were trained with, through the mask of KAIST."""
+    from training.evaluate import windows
+
+    A = next((scene.A for scene in scenes if scene.name.startswith("KAIST")), None)
+    for name, cube in windows(data) if data is not None and A is not None else ():
+        if not name.startswith("CAVE"):
+            yield Scene(name, A, A.forward(cube), cube=cube)
 
 
 def real_captures(data: Path) -> Iterator[Scene]:
