@@ -21,7 +21,7 @@ from cassi.choice import automatic, stages
 from cassi.choice.chain import STAGES
 from cassi.choice.plan import Plan
 from cassi.files import read_measurement
-from cassi.files.formats.table import FORMATS
+from cassi.files.opening import FORMATS
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.DOTALL)

@@ -29,7 +29,7 @@ from cassi import CASSI, Record
 from cassi.choice.stages import NonLocal, Tv
 from cassi.cli.main import main
 from cassi.files import write_measurement
-from cassi.files.formats.table import SUFFIXES, WRITERS
+from cassi.files.opening import SUFFIXES, WRITERS
 from cassi.optics.measurement import Measurement
 from cassi.settings import SOLVERS
 from cassi.simulation.scene import procedural_scene

@@ -11,7 +11,7 @@ from cassi.cli.shell import say
 from cassi.cli.spectra import results_in
 from cassi.errors import InputError
 from cassi.files.cubes import export_cube
-from cassi.files.formats.table import WRITERS
+from cassi.files.opening import WRITERS
 
 
 def run(args: argparse.Namespace) -> int:

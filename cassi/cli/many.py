@@ -18,7 +18,7 @@ from cassi.cli.reading import Task, provenance
 from cassi.cli.shell import say, warn
 from cassi.errors import InputError
 from cassi.files.cube_store import gather_cubes
-from cassi.files.formats.table import SUFFIXES
+from cassi.files.opening import SUFFIXES
 from cassi.files.reading import open_measurement
 from cassi.looking.film import write_film
 from cassi.looking.report_data import ReportData, read_report

@@ -26,7 +26,7 @@ def images_beside(
 ) -> Iterator[tuple[Entry, np.ndarray]]:
     """The images of a role, (H, W) or one a frame (N, H, W), beside each source; `given` in place of the first."""
     for k, (near, across) in enumerate(sources.items()):
-        if (entry := near.file.find(role, near) if k or given is None else given) is not None:
+        if (entry := near.beside(role) if k or given is None else given) is not None:
             stored = (size[1], size[0]) if across else (size[0], size[1])
             axis = band_axis(entry, image=stored) if len(entry.shape) == 3 else None
             yield entry, upright(read_leading(entry, axis), across)

@@ -62,7 +62,7 @@ NAMES = {  # of each role, in order of preference; compared by `word_of` and wit
     "shifts": ("shifts", "shift", "dispersion_shifts"),
     "mean band": ("mean_band",),
     "photograph": ("photograph", "side", "pan_img", "paninput", "pan", "rgb"),
-    "bad pixels": ("bad_pixels", "bad_pixel_mask", "hot_pixels"),
+    "bad pixels": ("bad_pixels", "bad_pixel_mask", "hot_pixels", "pixel_mask"),
     "sensitivity": ("sensitivity",),
 }  # fmt: skip
 NAMES |= {"cube": NAMES["truth"], "bad pixel map": NAMES["bad pixels"] + NAMES["mask"]}  # words for those asked for
@@ -200,11 +200,6 @@ def _distance(group: str, near: Entry | None) -> int:
         return 0
     own = near.name.rpartition("/")[0]
     return 0 if group == near.name else 1 if group == own else 2 if not group or own.startswith(f"{group}/") else 3
-
-
-def find_each(role: str, *entries: Entry) -> list[Entry]:
-    """The arrays of this role in the files of these: the measurement's before the mask's."""
-    return [found for entry in entries if (found := entry.file.find(role, entry)) is not None]
 
 
 def number_in(statement: str, *sources: Container | Entry) -> float | None:

@@ -39,7 +39,7 @@ def read_cube(path: PathLike, *, key: str | None = None) -> tuple[np.ndarray, np
     """
     container = open_container(Path(path))
     entry, _ = container.pick("cube", key)
-    found, rank = container.find("wavelengths", entry), len(entry.shape)
+    found, rank = entry.beside("wavelengths"), len(entry.shape)
     if rank == 3:
         values = bands_first(entry, None if found is None else math.prod(found.shape))
     elif rank == 2:  # one band, its axis dropped

@@ -13,9 +13,8 @@ import numpy as np
 
 from cassi.errors import InputError
 from cassi.files.container import number_in
-from cassi.files.formats.table import SUFFIXES
 from cassi.files.layout import ends
-from cassi.files.opening import open_container
+from cassi.files.opening import SUFFIXES, open_container
 from cassi.files.options import Levels, ReadOptions
 from cassi.files.reading import open_measurement
 from cassi.files.scaling import bit_depth_of, digits, full_scale, levels_of, mask_to_float32, smallest_depth

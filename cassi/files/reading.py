@@ -11,7 +11,7 @@ import numpy as np
 from cassi.errors import InputError, Note, one_line, parse_json
 from cassi.files.atomic import file_sha256
 from cassi.files.beside import bad_pixels_of, read_bad_pixels, read_mean_band, read_sensitivity, sensitivity_of, upright
-from cassi.files.container import NAMES, Container, Entry, find_each, number_in, read_list
+from cassi.files.container import NAMES, Container, Entry, number_in, read_list
 from cassi.files.filters import read_masks
 from cassi.files.layout import displaced_down, image_size, is_found_camera, match_layout, sheared_masks, shifts_and_mask
 from cassi.files.opening import open_container
@@ -20,6 +20,7 @@ from cassi.files.scaling import bit_depth_of, digits, levels_of, mask_to_float32
 from cassi.files.statements import stated_as
 from cassi.files.truth import read_truth
 from cassi.files.wavelength_files import differing, parse_wavelengths, read_wavelengths, wavelength_source
+from cassi.optics.geometry import check_step
 from cassi.optics.measurement import Measurement, any_bad
 from cassi.optics.outliers import remove_outliers
 from cassi.optics.wavelengths import PRESETS, check_wavelengths, same_bands, span
@@ -208,7 +209,7 @@ def _mask_source(measurement: Entry, options: ReadOptions, notes: list[str]) -> 
     elif mask is not None:
         entry, note = open_container(Path(mask)).pick("mask", key)
         notes += [note] if note else []
-    elif (here := container.find("mask", measurement) if key is None else container.entry(key)) is not None:
+    elif (here := measurement.beside("mask") if key is None else container.entry(key)) is not None:
         entry = here
     else:
         expected = f"expected one of {', '.join(NAMES['mask'][:5])}, or a separate mask file"
@@ -228,7 +229,7 @@ def _geometry(
     step, num_bands = options.step, options.num_bands
     if step is not None:
         return None, step, num_bands
-    if (shifts := next(iter(find_each("shifts", entry, mask)), None)) is not None:
+    if (shifts := entry.beside("shifts") or mask.beside("shifts")) is not None:
         if (unit := str(shifts.attributes.get("units", "pixel"))).lower().rstrip("s") not in PIXEL:
             raise InputError(f"{shifts.where} is in {unit}, expected pixels; divide by their pitch")
         stored = read_list(shifts)
@@ -246,7 +247,7 @@ def _geometry(
         notes.append(f"the step of {step:g} px is stated by the file")
     if num_bands is None and bands is not None and rank == 2:
         num_bands = round(bands)
-    ReadOptions(step=step, num_bands=num_bands)  # checks both
+    check_step(step)
     return None, step, num_bands
 
 
@@ -254,7 +255,7 @@ def _wavelengths(
     entries: tuple[Entry, Entry], given: str | np.ndarray | None, num_bands: int, notes: list[str]
 ) -> tuple[np.ndarray | None, str]:
     """The wavelengths given, or those stated beside snapshot or mask [nm], and where they come from in words."""
-    stated = find_each("wavelengths", *entries)
+    stated = [found for one in entries if (found := one.beside("wavelengths")) is not None]
     if given is not None:
         chosen = (
             parse_wavelengths(given, num_bands)

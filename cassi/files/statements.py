@@ -87,6 +87,10 @@ class Entry:
         """The numbers; see `Container.read`."""
         return self.file.read(self, selection)
 
+    def beside(self, role: str) -> Entry | None:
+        """The array of a role, or list of attributes, that is nearest to this one in its file."""
+        return self.file.find(role, self)
+
     @property
     def declares_missing(self) -> bool:
         """Whether the file says what stands for no value, which is read as NaN."""
@@ -202,8 +206,8 @@ def letters(stated: object, rank: int) -> str | None:
         >>> letters("wavelength, y, x", 3), letters("HWC", 3), letters(["dim_0", "dim_1"], 2)
         ('CHW', 'HWC', None)
     """
-    words = [one.decode() if isinstance(one, bytes) else str(one) for one in np.asarray(stated).reshape(-1).tolist()]
-    words = [word for text in words for word in re.split(r"[^0-9A-Za-z_]+", text) if word]
+    texts = np.asarray(stated).reshape(-1).tolist()
+    words = [word for text in texts for word in re.split(r"[^0-9A-Za-z_]+", str(text)) if word]
     if len(words) == 1 and rank > 1:
         words = list(words[0])
     words = [word.lower().removeprefix("detector_") for word in words]

@@ -28,7 +28,7 @@ def read_truth(
     """The truth (C, H, W) or (N, C, H, W) of these frames y, whose counts were divided by `scale`, in their unit; None
     without one that matches in size and bands."""
     known, num_bands = opened.known, len(opened.known.shifts)
-    entry = opened.entry.file.find("truth", opened.entry)
+    entry = opened.entry.beside("truth")
     if entry is None or entry.name == opened.entry.name or entry is opened.mask_entry:
         return None
     rows, columns = known.mask.shape[-2:]
@@ -46,7 +46,7 @@ def read_truth(
     if values is None:
         notes.append(f"'{entry.name}' {entry.shape} is not the truth of {num_bands} bands of {image}: not used")
         return None
-    theirs, own = (near.file.find("wavelengths", near) for near in (opened.entry, entry))
+    theirs, own = (one.beside("wavelengths") for one in (opened.entry, entry))
     if theirs is not None and own is not None and theirs is not own:
         paired = None
         with suppress(InputError):  # theirs may be replaced by those that are given

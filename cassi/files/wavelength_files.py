@@ -98,16 +98,10 @@ def differing(given: np.ndarray | None, stored: np.ndarray | None) -> list[str]:
 
 def read_wavelengths(entry: Entry, num_bands: int) -> np.ndarray | None:
     """The wavelengths [nm] (C,) of an array, in the unit that the file states; None where it numbers the bands."""
-    nm = to_nanometers(read_list(entry), _unit_of(entry), entry.where)
+    stated = entry.attributes.get("units", stated_as(entry.file.attributes, "wavelength_units"))
+    unit = None if stated is None else str(np.asarray(stated).reshape(-1)[0])
+    nm = to_nanometers(read_list(entry), unit, entry.where)
     return None if nm is None else check_wavelengths(nm, num_bands, entry.where)
-
-
-def _unit_of(entry: Entry) -> str | None:
-    of_file = stated_as(entry.file.attributes, "wavelength_units")
-    if (stated := entry.attributes.get("units", of_file)) is None:
-        return None
-    first = np.asarray(stated).reshape(-1)[0]
-    return first.decode(errors="replace") if isinstance(first, bytes) else str(first)
 
 
 def _read_text(path: Path, num_bands: int | None) -> np.ndarray:

@@ -12,7 +12,7 @@ from cassi.files.atomic import check_place, replacing, signals_held
 from cassi.files.container import Attributes as Attributes
 from cassi.files.formats.envi import DATA
 from cassi.files.formats.hdf5 import write_hdf5
-from cassi.files.formats.table import NEEDED, WRITERS
+from cassi.files.opening import NEEDED, WRITERS
 from cassi.optics.measurement import Measurement
 from cassi.types import PathLike
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from cassi.errors import InputError, parse_json
 from cassi.files.atomic import write_text
 from cassi.files.cubes import read_cube, resample, resampling
-from cassi.files.formats.table import SUFFIXES
 from cassi.files.frames import natural
+from cassi.files.opening import SUFFIXES
 from cassi.looking.metrics import score
 from cassi.optics.measurement import Measurement
 from cassi.running.reconstruct import reconstruct

@@ -108,8 +108,10 @@ def _attributes(node: h5py.HLObject) -> dict[str, object]:
             continue  # texts or references, which may all be one, stored once
         if stored.get_storage_size() <= SLACK:
             value = node.attrs[name]
-            if isinstance(value, bytes):
-                value = value.decode(errors="replace")
+            if np.asarray(value).dtype.kind == "S":
+                value = (
+                    np.char.decode(value, errors="replace") if np.ndim(value) else bytes(value).decode(errors="replace")
+                )
             held += len(value) if isinstance(value, str) else np.asarray(value).nbytes
         if held > SLACK or stored.get_storage_size() > SLACK:
             raise ValueError(f"the attributes up to '{one_line(name, 40)}' take more than {SLACK} bytes")
