@@ -446,7 +446,7 @@ def test_bands_that_do_not_fit_are_refused(tmp_path):
     [{"step": [2, 2]}, {"step": "two"}, {"step": 1e9}, {"step": 3, "shifts": [0, 2, 4, 6]}, {"num_bands": 0},
      {"num_bands": 10**7}, {"num_bands": "four"}, {"bit_depth": 64}, {"bit_depth": -3}, {"bit_depth": "twelve"},
      {"bit_depth": 12.6}, {"num_bands": 4.4}, {"num_shots": 0}, {"num_shots": 2.5}, {"scale": 0.0}, {"scale": -5},
-     {"gain": -1}, {"read_noise": -1}, {"mask_error": -1}, {"mask_error": 5}, {"shifts": -2}, {"black_level": "dark"},
+     {"mask_error": -1}, {"mask_error": 5}, {"shifts": -2}, {"black_level": "dark"},
      {"saturation": COUNTS}, {"shifts": [[0, 0], [0, 2], [0, 4], [0, 6]]}, {"wavelengths": [[450, 5]] * 4},
      {"wavelengths": np.array([b"450", b"500", b"x", b"600"])}],
 )  # fmt: skip
@@ -494,6 +494,13 @@ def test_a_level_that_is_stated_is_not_estimated_again(tmp_path):
         result = cassi.reconstruct(path, **how, **given)
         assert result.outcomes[0].black_level == pytest.approx(left, abs=1e-3)
         assert result.measurement.stored[0] == taken
+
+
+def test_what_is_given_comes_before_statements_that_cannot_be(tmp_path):
+    stated = {"black_level": "dark", "saturation": COUNTS, "bit_depth": 64, "step": "two", "num_shots": "one"}
+    given = {"levels": Levels(bit_depth=12, black_level=40, saturation=800), "step": -2}
+    m = read_measurement(save(tmp_path / "a.h5", y=COUNTS, mask=MASK, of=stated), **given)
+    assert (m.scale, m.shifts, m.bad_pixels.sum()) == (4055, (0, -2, -4, -6), (COUNTS >= 800).sum())
 
 
 def test_light_above_the_stated_bits_is_saturated(tmp_path):

@@ -1,7 +1,6 @@
 """Turns stored numbers into valid float32 arrays: axes, counts, checks."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -67,15 +66,20 @@ def levels_of(entry: Entry, given: Levels) -> Levels:
     """
     divided = entry.dtype is not None and entry.dtype.kind == "f" and not is_packed(entry.attributes)
     scale, whole = number_in("scale", entry) if divided else None, (slice(None),) * len(entry.shape)
-    stated = {name: number_in(name, entry) for name in ("black_level", "saturation")}
-    if stated["saturation"] is None and scale and (bits := bit_depth_of(entry)):
-        stated["saturation"] = 2.0**bits - 1.5
-    left: dict[str, Any] = {
-        name: float(scaled(entry, np.array(level), whole)) / (scale or 1.0)
-        for name, level in stated.items()
-        if level is not None and getattr(given, name) is None
-    }
-    return replace(given, **left)
+
+    def level(name: str) -> float | None:
+        if getattr(given, name) is not None:
+            return float(getattr(given, name))
+        if (
+            (stated := number_in(name, entry)) is None
+            and name == "saturation"
+            and scale
+            and (bits := bit_depth_of(entry))
+        ):
+            stated = 2.0**bits - 1.5
+        return None if stated is None else float(scaled(entry, np.array(stated), whole)) / (scale or 1.0)
+
+    return replace(given, black_level=level("black_level"), saturation=level("saturation"))
 
 
 def digits(values: np.ndarray) -> int:

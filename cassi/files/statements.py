@@ -43,7 +43,7 @@ NUMERIC = {"scale_factor", "add_offset", "reflectance_scale", "missing_value", "
 OF_FILE = {"units", "bit_depth", "black_level", "saturation", "wavelength_units", "num_bands", "step", "num_shots",
            "scale", "gain", "read_noise", "mask_error", "turned"}  # fmt: skip
 RANGES = {"bit_depth": (1, 32), "num_bands": (1, MAX_BANDS), "num_shots": (1, MAX_BANDS), "scale": (1e-30, 1e30),
-          "gain": (1e-30, 1e30), "read_noise": (0, 1e30), "mask_error": (0, 1)}  # fmt: skip
+          "mask_error": (0, 1)}  # fmt: skip
 WHOLE = {"bit_depth", "num_bands", "num_shots"}
 MAX_STATED = 256  # numbers of a statement that an array makes
 LETTER = {
