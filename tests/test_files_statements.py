@@ -230,7 +230,7 @@ TABLE = {
     ) | {
         "ENVI": ("`wavelength units`", each_unit(
             lambda p, unit, v: envi(p, CUBE, wavelength=list(map(repr, v.tolist())), wavelength_units=unit))),
-        "TIFF": ("GDAL's, JSON's `wavelength_units`", each_unit(
+        "TIFF": ("GDAL's, OME's, `wavelength_units`", each_unit(
             lambda p, unit, v: tiff(p, CUBE, photometric="minisblack",
                                     metadata={"axes": "CYX", "wavelengths": v.tolist(), "wavelength_units": unit}))),
         "text": ("in its heading", lambda p: [
@@ -245,7 +245,7 @@ TABLE = {
     ) | {
         "ENVI": ("`data gain values`, `data offset values`", scaled(
             lambda p, s, o: envi(p, PACKED, data_gain_values=s, data_offset_values=o))),
-        "TIFF": ("GDAL's scale and offset, ImageJ's calibration", lambda p: [
+        "TIFF": ("GDAL's, ImageJ's", lambda p: [
             scaled(lambda p, s, o: gdal(p, scale=s, offset=o))(p),
             cube_is_read(imagej(p, PACKED[0], cf=0, c0=-3.0, c1=2.0), PACKED[:1] * 2.0 - 3),
             cube_is_read(imagej(p, PACKED[0], cf=20), PACKED[:1] / 16383),
@@ -278,7 +278,7 @@ TABLE = {
         "`bit_depth`", "`bit_depth`",
     ) | {
         "ENVI": ("`bit depth`", lambda p: full_scale_is(envi(p, COUNTS, bit_depth=12), 4095, mask=MASK)),
-        "TIFF": ("BitsPerSample, MaxSampleValue, OME's SignificantBits", lambda p: [
+        "TIFF": ("BitsPerSample, MaxSampleValue, OME's", lambda p: [
             full_scale_is(tiff(p, COUNTS, (281, "H", (4095,))), 4095, mask=MASK),
             full_scale_is(tiff(p.with_suffix(".ome.tif"), COUNTS, metadata={"SignificantBits": 12}), 4095, mask=MASK)]),
         "PNG": ("sBIT", lambda p: [
@@ -290,15 +290,15 @@ TABLE = {
         lambda p: [levels_are(lambda p, b, s: save(p, y=COUNTS, mask=MASK, of={b[0]: b[1], s[0]: s[1]}))(p),
                    levels_are(lambda p, b, s: save(p, y=COUNTS, mask=MASK, on={"y": {b[0]: b[1], s[0]: s[1]}}))(p),
                    levels_are(lambda p, b, s: save(p, y=COUNTS, mask=MASK, black_level=b[1], White_Level=s[1]))(p)],
-        "`black_level`, `DarkLevel` ...; `saturation`, `WhiteLevel` ...", "`black_level`, `y_saturation` ...",
+        "`black_level`, `saturation` ...", "`y_black_level`, `saturation` ...",
     ) | {
         "ENVI": ("`black level`, `saturation`", levels_are(
             lambda p, b, s: envi(p, COUNTS, **{b[0]: b[1], s[0]: s[1]}), mask=MASK)),
-        "TIFF": ("BlackLevel and WhiteLevel of DNG", lambda p: [
+        "TIFF": ("DNG's", lambda p: [
             levels_are(dng(lambda b: ("2I", (100 * b, 100))), mask=MASK)(p),
             levels_are(dng(lambda b: ("H", 4 * (b,))), mask=MASK)(p),
             refused(read_measurement, tiff(p, COUNTS, (50714, "H", (1, 2, 3, 4))), mask=MASK)]),
-        "PNG": ("texts of these names", levels_are(
+        "PNG": ("texts", levels_are(
             lambda p, b, s: png(p, COUNTS, *((b"tEXt", f"{k}\0{v}".encode()) for k, v in (b, s))), mask=MASK)),
     },
     "shifts, step, bands": in_each(
@@ -307,11 +307,11 @@ TABLE = {
                    p.suffix == ".h5" and in_any_place(lambda p, step: save(p, **SAVED, on={"y": {"step": step}}))(p)],
         "`shifts`; `step`, `num_bands`", "`shifts`; `step`, `num_bands`",
     ) | {
-        "ENVI": ("`shifts`; `step`", in_any_place(lambda p, step: envi(p, Y, step=step), mask=MASK)),
-        "TIFF": ("GDAL's, JSON's `step`", lambda p: [
+        "ENVI": ("`step`", in_any_place(lambda p, step: envi(p, Y, step=step), mask=MASK)),
+        "TIFF": ("`step`", lambda p: [
             in_any_place(lambda p, step: tiff(p, Y, metadata={"step": step}), mask=MASK)(p),
             in_any_place(lambda p, step: gdal(p, Y, step=[step]), mask=MASK)(p)]),
-        "PNG": ("text `step`", in_any_place(
+        "PNG": ("`step`", in_any_place(
             lambda p, step: png(p, COUNTS, (b"tEXt", b"step\0%r" % step)), mask=MASK)),
     },
     "order of axes": in_each(

@@ -16,7 +16,7 @@ from cassi.files.container import number_in
 from cassi.files.layout import ends
 from cassi.files.opening import SUFFIXES, open_container
 from cassi.files.options import Levels, ReadOptions
-from cassi.files.reading import open_measurement
+from cassi.files.reading import OpenedMeasurement, open_measurement
 from cassi.files.scaling import bit_depth_of, digits, full_scale, levels_of, mask_to_float32, smallest_depth
 from cassi.optics.measurement import Measurement, join_shots
 from cassi.types import PathLike
@@ -75,39 +75,34 @@ def shared_levels(files: Sequence[PathLike], options: ReadOptions) -> Levels:
     left as counts if that is closer to the floats' mean level than fractions of full scale are. Frames are scanned one
     at a time; files that cannot be read are skipped and report their error later.
     """
-    highest, occurring, floats, means, blacks = None, 0, [], [], list[float]()
     levels = options.levels
+    highest, occurring, floats, lights, blacks = 0, 0, list[OpenedMeasurement](), list[float](), list[float]()
     for path in files if levels.bit_depth is None else ():
-        try:
+        with suppress(InputError):
             opened = open_measurement(path, options)
             if opened.entry.dtype is None or opened.entry.dtype.kind not in "iu":
                 floats.append(opened)
                 continue
             bits, black = bit_depth_of(opened.entry), levels_of(opened.entry, levels).black_level
-            for frame in opened.frames:
+            for frame in opened.frames if bits is None else opened.frames[:2]:
                 counts = opened.counts(frame)
                 if np.nanmin(counts) < 0 and black is None:  # an error when it is read
                     return levels
-                highest = max(int(np.nanmax(counts)) if bits is None else 2**bits - 1, highest or 0)
+                highest = max(int(np.nanmax(counts)) if bits is None else 2**bits - 1, highest)
                 occurring |= digits(counts) if bits is None else 1
                 blacks.append(black or 0.0)
-                means.append(float(np.nanmean(counts)) - blacks[-1])
-                if bits is not None and frame:
-                    break
-        except InputError:
-            continue
-    if highest is None:
+                lights.append(float(np.nanmean(counts)) - blacks[-1])
+    if not blacks:
         return levels
     full = full_scale(smallest_depth(highest), highest, occurring)
-    per = full - min(blacks)
-    levels = replace(levels, full_scale=full, counts_per_unit=per if min(blacks) < max(blacks) else None)
-    beside, light = list[float](), np.mean(means)
+    per, same = full - min(blacks), min(blacks) == max(blacks)
+    levels = replace(levels, full_scale=full, counts_per_unit=None if same else per)
+    beside, light = list[float](), np.mean(lights)
     for opened in floats[:MAX_FLOATS]:
         with suppress(InputError):
-            level = float(np.nanmean(opened.counts(opened.frames[0]))) - (
-                levels_of(opened.entry, levels).black_level or 0
-            )
-            beside += [level] if level > 0 else []
+            black = levels_of(opened.entry, levels).black_level or 0.0
+            beside.append(float(np.nanmean(opened.counts(opened.frames[0]))) - black)
+    beside = [level for level in beside if level > 0]
     if not beside or light <= 0:
         return levels
     steps = [abs(math.log(np.mean(beside) * unit / light)) for unit in (1.0, per)]

@@ -82,8 +82,8 @@ def write_envi(path: Path, arrays: Arrays, attributes: Attributes) -> None:
     if cube.ndim != 3:
         raise InputError(f"{path.name}: ENVI holds one cube, got a stack {cube.shape}; write .h5")
     stated = {name: value for name, value in attributes.items() if len(str(value)) <= MAX_STATED}
-    metadata: dict[str, object] = {name: str(value) for name, value in of_file(stated).items()}
-    metadata["description"] = one_line(stated)
+    metadata: dict[str, object] = {name: in_round(str(value)) for name, value in of_file(stated).items()}
+    metadata["description"] = in_round(json.dumps(stated))
     if nm is not None:
         metadata |= {"wavelength": [*map(repr, nm.tolist())], "wavelength units": "Nanometers"}
     image = np.moveaxis(cube, 0, -1)
@@ -91,6 +91,6 @@ def write_envi(path: Path, arrays: Arrays, attributes: Attributes) -> None:
     envi.save_image(str(path), image, dtype=np.float32, interleave="bsq", ext=DATA, metadata=metadata)
 
 
-def one_line(attributes: object) -> str:
-    """Provenance as a line that a header can hold: braces end a value there."""
-    return json.dumps(attributes).replace("{", "(").replace("}", ")")
+def in_round(text: str) -> str:
+    """A text as a header can hold it: braces end a value there, and lines too."""
+    return " ".join(text.replace("{", "(").replace("}", ")").split())

@@ -1,6 +1,6 @@
 """Read and write HDF5; read MATLAB v7.3, which is HDF5 with reversed axes. Data in other files are not read."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -173,15 +173,19 @@ def label_axes(file: h5py.File, mask: str = "NCHW") -> None:
         letters = (LETTERS | {"mask": mask}).get(name, "")[-array.ndim :]
         letters = letters if len(letters) == array.ndim else "?" * array.ndim
         for k, (letter, length) in enumerate(zip(letters, array.shape, strict=True)):
-            axis = names.get((letter, length))
-            if axis is None:
-                axis = names[letter, length] = _axis_name(letter, length, name, arrays, names.values())
+            if (letter, length) not in names:
+                axis = plain = AXES.get(letter, "index")
+                choice = iter((f"detector_{plain}", f"{name}_{plain}", f"{name}_{plain}_{length}"))
+                while axis in names.values():
+                    axis = next(choice)
+                known = letter == "C" and "wavelengths" in arrays and arrays["wavelengths"].shape == (length,)
+                axis = names[letter, length] = "wavelengths" if known else axis
                 if axis not in file:
                     numbers = np.arange(letter in "NC", length + (letter in "NC"), dtype=np.int32)
                     file.create_dataset(axis, data=numbers, track_times=False)
                 if not file[axis].is_scale:
                     file[axis].make_scale(axis)
-            if axis != name:
+            if (axis := names[letter, length]) != name:
                 array.dims[k].attach_scale(file[axis])
     if "cube" in arrays:
         axes = [dim[0].name.strip("/") for dim in arrays["cube"].dims]
@@ -195,14 +199,6 @@ def label_axes(file: h5py.File, mask: str = "NCHW") -> None:
     for name, unit in units.items():
         if name in arrays and unit:
             arrays[name].attrs["units"] = unit
-
-
-def _axis_name(letter: str, length: int, array: str, arrays: Mapping[str, Any], taken: Iterable[str]) -> str:
-    if letter == "C" and "wavelengths" in arrays and arrays["wavelengths"].shape == (length,):
-        return "wavelengths"
-    plain = AXES.get(letter, "index")
-    choice = (plain, f"detector_{plain}", f"{array}_{plain}", f"{array}_{plain}_{length}")
-    return next(name for name in choice if name not in taken)
 
 
 @contextmanager

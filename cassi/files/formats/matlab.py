@@ -143,7 +143,8 @@ def write_matlab(path: Path, arrays: Arrays, attributes: Attributes) -> None:
 
     if (size := arrays["cube"].nbytes) >= 2**31:
         raise InputError(f"a .mat file holds arrays below 2 GiB, the cube takes {size} bytes; write .h5")
-    content: dict[str, object] = {"attributes": dict(attributes) or {"none": 0}} | of_file(attributes)
+    content: dict[str, object] = {"attributes": dict(attributes) or {"none": 0}}
+    content |= {name: value for name, value in of_file(attributes).items() if name.isidentifier()}
     for name, values in arrays.items():
         order = {3: (1, 2, 0), 4: (2, 3, 1, 0)}.get(np.ndim(values), range(np.ndim(values)))
         content[name.replace("/", "_")] = np.transpose(values, order)
