@@ -87,7 +87,7 @@ def quality(
             name = f"auto, {weights}"
             rows.append(measure(noisy, noise, name, lambda s: reconstruct_auto(s.A, s.y, settings=settings).result.x))
             report(_line(rows[-1]))
-        return _psnr_table(rows)
+        return f"{_psnr_table(rows)}\n\n{_detail_table(rows)}"
     for scene in scenes:
         for noise, full_well in NOISES.items():
             noisy = add_noise(scene, full_well)
