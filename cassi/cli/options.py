@@ -104,6 +104,7 @@ def add_to(place: argparse._ActionsContainer, option: Option, help: str) -> None
         optional = {"metavar": option.value, "choices": option.choices, "nargs": option.nargs}
         settings |= {name: value for name, value in optional.items() if value is not None}
         settings |= {"type": option.type, "default": option.default}
+        settings |= {"action": "extend"} if option.nargs == "+" else {}  # an option may be repeated
         settings |= {"const": ""} if option.nargs == "?" and option.name.startswith("-") else {}
     place.add_argument(option.name, **settings)
 

@@ -33,8 +33,8 @@ def run(args: argparse.Namespace) -> int:
             of = replace(region, name=f"{file.stem.removesuffix('_cube')}: {region.name}")
             spectra.append(spectrum_of(data, of if len(files) > 1 else region))
     write_spectra(args, spectra)
-    made = [str(name) for name in (args.csv, args.figure) if name is not None]
-    say(args, f"{len(spectra)} spectra -> {', '.join(made)}" if made else table_of(spectra).rstrip())
+    outputs = ", ".join(name for name in (args.csv, args.figure) if name is not None)
+    say(args, f"spectra -> {outputs}" if outputs else table_of(spectra).rstrip())
     return 0
 
 
