@@ -8,6 +8,7 @@ from scipy.interpolate import RegularGridInterpolator
 
 from cassi import Mosaic
 from cassi.optics.mask_match import check_mask
+from cassi.simulation.scene import procedural_scene
 
 QUAD = np.array([[0, 1], [2, 3]])
 
@@ -82,6 +83,16 @@ def test_a_snapshot_is_not_said_to_fit_or_not_to_fit_filters_that_repeat(offset)
     check = check_mask((A @ scene).numpy(), given.mask.numpy(), given.shifts)
     assert check.matches
     check_words(check.verdict)
+
+
+@pytest.mark.parametrize("pattern", [(2, 2), (3, 2), (4, 4), (5, 5)])
+@pytest.mark.parametrize("size", [32, 40, 64])
+def test_texture_of_a_small_scene_is_no_pattern(pattern, size):
+    filters, nm = np.arange(np.prod(pattern)).reshape(pattern), torch.linspace(450, 650, int(np.prod(pattern)))
+    A = Mosaic.from_pattern(filters, (size, size))
+    for seed in range(3):
+        x = procedural_scene(size, size, nm, generator=torch.Generator().manual_seed(seed))
+        assert check_mask((A @ x).numpy(), A.mask.numpy(), A.shifts).matches
 
 
 @pytest.mark.parametrize(("true", "given"), [(4, 4), (4, 5), (4, 3), (4, 2), (5, 4), (3, 4), (2, 3), (4, 8), (2, 4)])

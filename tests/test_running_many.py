@@ -131,7 +131,7 @@ def test_what_must_not_be_written_to_is_not(folder, tmp_path):
     refused(run, folder, out)
     assert (out / "frame4_cube.h5").read_text() == "precious"
     pytest.importorskip("fcntl", reason="file locks are a POSIX matter")
-    with many.locked(tmp_path / "locked"), refuses(OutputError):
+    with many.lock_folder(tmp_path / "locked"), refuses(OutputError):
         run(folder, tmp_path / "locked")
 
 
