@@ -160,6 +160,7 @@ BOMBS = {
     "a tile above its page.tif": lambda p: tiff(p, deflated(), 8, tile=(16384, 16384)),
     "a stack.npz": lambda p: npz(p, stack_header),
     "a header.npz": lambda p: npz(p, long_header),
+    "texts.npz": lambda p: np.savez_compressed(p, **{f"text {k}": "夜" * 260_000 for k in range(700)}),
     "rare.npz": lambda p: npz(p, stack_header, zipfile.ZIP_BZIP2, size=2**24),
     "a header.npy": lambda p: p.write_bytes(b"\x93NUMPY\2\0" + struct.pack("<I", HELD) + b" " * 2**20),
     "a stack.mat": matlab,

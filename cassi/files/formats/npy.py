@@ -27,7 +27,8 @@ from cassi.files.container import (
 from cassi.files.statements import MAX_STATED, companions
 
 PICKLED = "a pickled Python object, never loaded"
-MAX_VALUE_BYTES = 1 << 20  # of a text
+MAX_VALUE_BYTES = 4096  # of a text
+MAX_ATTRIBUTES_BYTES = 1 << 20  # of all attributes in one
 MAX_HEADER = 2**16  # bytes of a header: numpy reads any length before it looks at it
 PLAIN, DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 LENGTHS_AT = 26  # bytes from the local header of a member: the lengths of its name and extra field (APPNOTE, 4.3.7)
@@ -88,7 +89,8 @@ def open_npz(path: Path) -> Container:
 
 def _value(entry: Entry, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> object:
     """A text, a number or some; None for anything else."""
-    if not 0 < math.prod(entry.shape) <= MAX_STATED or member.file_size > MAX_VALUE_BYTES or entry.problem == PICKLED:
+    most = MAX_ATTRIBUTES_BYTES if entry.name == "attributes" else MAX_VALUE_BYTES
+    if not 0 < math.prod(entry.shape) <= MAX_STATED or member.file_size > most or entry.problem == PICKLED:
         return None
     with archive.open(member) as file:
         values = npy.read_array(file, allow_pickle=False).reshape(-1).tolist()
