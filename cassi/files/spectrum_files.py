@@ -18,7 +18,7 @@ class Spectrum(NamedTuple):
 
 
 def read_spectrum(path: PathLike) -> Spectrum:
-    """Read wavelength and value from a table: the columns that its headings name, or else the first two.
+    """Read wavelength and value from a table: the columns that its headings name, or without these the first two.
 
     The unit is what a heading states, or nm, or micrometers where all lie below 100. A column that counts the rows is
     passed over, and so are rows without a value. Values of one wavelength are averaged, percent are divided by 100. See
@@ -26,7 +26,7 @@ def read_spectrum(path: PathLike) -> Spectrum:
 
     Raises:
         InputError: no such file, fewer than two rows of two numbers, a line among them that is none, a unit that is
-            unknown or unclear.
+            unknown or unclear, several columns of values, or their logarithm.
 
     Example:
         >>> path = os.path.join(tempfile.mkdtemp(), "leaf.csv")
