@@ -81,7 +81,7 @@ def test_a_damaged_result_is_named_and_left_out_of_the_index(tmp_path, capsys):
         file["mask"] = CUBE[0]
     told = []
     page = write_index(tmp_path, told.append).read_text()
-    assert "1 results" in page and "bad.h5" in page and "cut.h5" in page and "calibration.h5" not in page
+    assert "1 result" in page and "bad.h5" in page and "cut.h5" in page and "calibration.h5" not in page
     check_words(*(text.replace(str(tmp_path), "") for text in told))
     for command in (["view", str(tmp_path / "bad.h5"), "--no-browser"], ["compare", str(tmp_path / "bad.h5"), "truth"]):
         assert main(command) == 2

@@ -195,7 +195,8 @@ def stated(entry: Entry, attributes: Mapping[str, object]) -> Entry:
 
 def in_memory(name: str, values: object, units: object = None) -> Entry:
     """The entry of numbers that a format has among its statements."""
-    array = numbers(name, values).astype(float).reshape(np.squeeze(np.asarray(values)).shape or (1,))
+    array = numbers(name, values).astype(float)
+    array = array.reshape(np.squeeze(np.asarray(values)).shape or array.shape)
     return Entry(name, array.shape, array.dtype, attributes={} if units is None else {"units": units}, values=array)
 
 
@@ -216,8 +217,9 @@ def letters(stated: object, rank: int) -> str | None:
 
 
 def numbers(name: str, value: object) -> np.ndarray:
-    """The numbers of a statement, which may be written as text."""
-    given = np.asarray(value)
+    """The numbers of a statement, which may be written as text, several in brackets."""
+    several = isinstance(value, str) and re.fullmatch(r"\s*\[(.*)\]\s*", value)
+    given = np.asarray(several[1].split(",") if several else value)
     try:
         found = given.astype(given.dtype if given.dtype.kind in "iuf" else float).reshape(-1)
     except (TypeError, ValueError):
