@@ -127,3 +127,16 @@ def test_held_out_pixels_stay_unseen(monkeypatch):
     error = np.linalg.norm((y - phi @ x)[out]) / np.linalg.norm(y[out])
     assert {float(c.rstrip("%")) for c in rows[0] if c.endswith("%")} == {round(100 * error, 2)}
     assert all(re.fullmatch(r"\d+\.\d", c) for c in rows[0][2:-1:2])
+
+
+def test_the_automatic_solver_alone_with_some_weights(monkeypatch):
+    used, auto = [], bench.reconstruct_auto
+    monkeypatch.setattr(bench, "simulated_scenes", lambda data, *, size: iter([tiny_scene()]))
+
+    def few(A, y, settings):
+        used.append(settings.weights.source)
+        return auto(A, y, settings=Settings(num_iters=40))
+
+    monkeypatch.setattr(bench, "reconstruct_auto", few)
+    header, rows = table(bench.quality(quick=True, weights="research", report=lambda line: None), "| scene | noise | ")
+    assert header[2:] == ["auto, research"] and len(rows) == 3 and used == ["research"] * 3
