@@ -5,6 +5,7 @@ same machine code: who was faster changes no result.
 """
 
 import atexit
+import functools
 import os
 import subprocess
 import sys
@@ -18,8 +19,12 @@ LAST = ("cpu_tv._tv_prox", "cpu_lowrank._bases", "cpu_lowrank._filters", "cpu_lo
 HERE = Path(__file__).parent
 
 
+@functools.cache
 def compile_beside() -> subprocess.Popen[bytes] | None:
-    """Start that process, which ends with this one at the latest; None where it has nothing to do or no core."""
+    """Start that process, which ends with this one at the latest; None where it has nothing to do or no core.
+
+    It is started once, however many runs there are in this process before all is compiled.
+    """
     folder = cache_folder()
     if folder is None or is_off() or num_cores() < 2 or all(_is_compiled(Path(folder), name) for name in LAST):
         return None
