@@ -263,3 +263,20 @@ def test_the_examples_of_the_docstrings_run(room):
 def test_the_core_has_examples():
     for name in ("cassi.optics.single_disperser", "cassi.kernels.shift_sum", "cassi.priors.tv", "cassi.solvers.gap"):
         assert examples(name), f"{name} has no example"
+
+
+def test_one_place_reconstructs_briefly_one_fits_noise_and_one_judges():
+    """Whoever asks whether a camera, a basis or a chain is believed asks them."""
+    users = {
+        "subspace_tv": {"evidence.fitting", "choice.stages", "choice.by_name"},
+        "unrolled": {"choice.stages", "choice.adaptation"},
+        "fit_noise": {"evidence.fitting", "choice.automatic", "sequence.neighbors"},
+    }
+    for name, allowed in users.items():
+        found = {
+            module.removeprefix("cassi.")
+            for module, path in MODULES.items()
+            for node in nodes_of(path)
+            if isinstance(node, ast.ImportFrom) and any(one.name == name for one in node.names)
+        }
+        assert found - {"solvers.subspace_tv", "solvers.unrolled"} == allowed, name

@@ -187,11 +187,9 @@ def test_held_out_pixels_take_no_part(given, true, monkeypatch):
     noise = NoiseModel(1 / ELECTRONS, 1e-6, "known")
     monkeypatch.setattr(elements_of_several, "fit", lambda split, basis: fitting.Fit(split, split.y, noise))
     monkeypatch.setattr(elements_of_several, "brightness", lambda *_: 1.0)
-    first, second = (learn_mask_error(A, [y, beside]) for y in (one, torch.where(held, 3 * one, one)))
-    keys = "accepted", "explained", "spread"
-    assert first.error.isfinite().all() and first.sure != second.sure
-    torch.testing.assert_close(first.error, second.error, rtol=0, atol=1e-3)
-    assert [getattr(first, key) for key in keys[2:]] == [getattr(second, key) for key in keys[2:]]
+    first, second = (learn_mask_error(A, [y, beside]) for y in (one, torch.where(held, 1.01 * one, one)))
+    assert first.accepted and second.accepted and first.sure != second.sure
+    assert torch.equal(first.error, second.error) and first.explained == second.explained
 
 
 def test_captures_of_one_scene_count_once(given):

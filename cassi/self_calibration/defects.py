@@ -22,12 +22,12 @@ from scipy.ndimage import (
     uniform_filter1d,
 )
 
+from cassi.choice.stages import Problem, Tv
 from cassi.optics.cropping import Shot
 from cassi.optics.detector import brightness
 from cassi.priors.spectral_basis import smooth_basis
-from cassi.solvers.subspace_tv import subspace_tv
 
-ITERATIONS, COMPONENTS = 40, 8  # of a short reconstruction, in smooth spectra
+SHORT_RUN, COMPONENTS = Tv(40), 8  # a short reconstruction, in smooth spectra
 RELATIVE_NOISE = 0.02  # that a short reconstruction allows for, of the root mean square of the light
 SIDE = 9  # of the square in which residuals are compared [pixel]
 # Times what is usual, about seven standard deviations of Gaussian noise. On ten CAVE windows (128 x 128 px; clean,
@@ -73,9 +73,9 @@ def _fitted(A: Shot, y: torch.Tensor, left_out: torch.Tensor) -> tuple[np.ndarra
     seen = A.gram_diag() > 0
     known = (seen & ~left_out).to(y)
     y = torch.where(seen, y, 0) / brightness(A, y)
-    variance = RELATIVE_NOISE**2 * float(y.square().mean())
-    basis = smooth_basis(A.cube_shape[0], min(COMPONENTS, A.cube_shape[0]))
-    x = subspace_tv(A.weighted(known), y * known, basis, variance=variance, num_iters=ITERATIONS)[0].x
+    variance = RELATIVE_NOISE**2 * y.square().mean()
+    problem = Problem(smooth_basis(A.num_bands, min(COMPONENTS, A.num_bands)).to(y), variance, 1.0)
+    x = SHORT_RUN.run(A.weighted(known), y * known, problem).x
     of_y, of_x = torch.stack([y, torch.where(seen, A.weighted(None).forward(x), 0)]).cpu().numpy()
     return of_y, of_x
 

@@ -28,7 +28,7 @@ from cassi.optics.single_disperser import CASSI
 from cassi.priors.learned import LearnedPrior
 from cassi.self_calibration.mask_error import (
     LOCAL,
-    Fit,
+    Errors,
     Residual,
     fit_error,
     short_reconstruction,
@@ -99,7 +99,7 @@ class MaskError:
 
 
 class _Tuned(NamedTuple):
-    fit: Fit
+    fit: Errors
     spread: float = 0.0
     gain_spread: float = 0.0
     explained: float = 0.0
@@ -226,7 +226,7 @@ def _tuned(residuals: Sequence[Residual], splits: Sequence[Split], top: float) -
             best = new
         return best
 
-    none = Fit(torch.zeros((), dtype=torch.float32))
+    none = Errors(torch.zeros((), dtype=torch.float32))
     best = best_of(_Tuned(none), ((spread, 0.0) for spread in SPREADS))
     if not best.spread:
         return best
@@ -255,7 +255,7 @@ def _by_others(
     return _share(residuals, splits, fits)
 
 
-def _share(residuals: Sequence[Residual], splits: Sequence[Split], fits: Iterable[Fit]) -> float:
+def _share(residuals: Sequence[Residual], splits: Sequence[Split], fits: Iterable[Errors]) -> float:
     """Share of the variance of kept residuals that fits explain, one of each."""
     sums = residuals[0].r.new_zeros(2, dtype=torch.float64)  # left, and in total
     for one, split, found in zip(residuals, splits, fits, strict=True):

@@ -23,22 +23,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from cassi.choice.stages import Learned, Problem, Tv, Watch
 from cassi.evidence.held_out import Split
 from cassi.kernels.shift_sum import shift_back, shift_sum
 from cassi.optics.psf import local_mean
 from cassi.priors.learned import LearnedPrior
 from cassi.priors.spectral_basis import analyse, smooth_basis, synthesise
-from cassi.solvers.subspace_tv import subspace_tv
-from cassi.solvers.unrolled import unrolled
 
 CG_ITERS = 20
-TV_ITERS = 80  # of a short reconstruction before its network
+TV = Tv(80)  # of a short reconstruction before its network
 COMPONENTS = 12
 FLATTEN = 0.1  # weight of the total variation that takes a cube's fine texture off, relative to its local brightness
 FLATTEN_ITERS = 40
@@ -72,7 +71,7 @@ class Residual:
         return shift_back(r, r.new_ones(self.x.shape[-2:]), self.shifts).mul_(self.x).sum(0)
 
 
-class Fit(NamedTuple):
+class Errors(NamedTuple):
     """e (H, W), to be added to the mask, and g (H, W'), by which the detector's sensitivity exceeds 1; None for 0."""
 
     e: Tensor
@@ -86,7 +85,7 @@ class Fit(NamedTuple):
 
 def fit_error(
     residuals: Sequence[Residual], spread: float, gain_spread: float = 0.0, *, num_iters: int = CG_ITERS
-) -> Fit:
+) -> Errors:
     """e by conjugate gradients, and g; `spread` and `gain_spread` are their standard deviations.
 
     For a given e each pixel of g has a closed form,
@@ -120,20 +119,19 @@ def fit_error(
         rest.sub_(q * length)
         before, rr = rr, rest.square().sum()
         p.mul_(rr / before.clamp(min=tiny)).add_(rest)
-    return Fit(e, gain([one.r - one.of_error(e) for one in residuals]) if gain_spread else None)
+    return Errors(e, gain([one.r - one.of_error(e) for one in residuals]) if gain_spread else None)
 
 
 def short_reconstruction(split: Split, prior: LearnedPrior | None) -> Tensor:
-    """A cube >= 0 by total variation and, where there is one, a network: about a quarter of the default's work."""
-    A, y = split.A_train, split.y_train
+    """A cube >= 0 by total variation and, where there is one, a network: about a quarter of the default's work.
+
+    The snapshot is of brightness 1, and its noise known.
+    """
+    A, y, variance = split.A_train, split.y_train, cast(Tensor, split.variance)
     K = COMPONENTS if prior is None else prior.size.components
-    B = smooth_basis(A.num_bands, min(K, A.num_bands)).to(y)
-    variance = y.new_zeros(y.shape) if split.variance is None else split.variance
-    result, state = subspace_tv(A, y, B, variance=variance, num_iters=TV_ITERS)
-    if prior is None:
-        return result.x.clamp_(min=0)
-    with torch.no_grad():
-        return unrolled(A, y, B, prior, state.z, variance=variance)[0].x.clamp_(min=0)
+    problem = Problem(smooth_basis(A.num_bands, min(K, A.num_bands)).to(y), variance, 1.0, learned=prior)
+    state = TV.run(A, y, problem)
+    return (state if prior is None else Learned().run(A, y, problem, state, Watch())).x.clamp(min=0)
 
 
 def without_texture(x: Tensor) -> Tensor:
