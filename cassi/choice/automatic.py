@@ -34,7 +34,7 @@ from cassi.choice.bases import (
     narrowness,
     scene_basis,
 )
-from cassi.choice.chain import Chain, cost, repeat_stages, run_chains
+from cassi.choice.chain import Chain, cost, repeat_stages, run_chains, try_guided
 from cassi.choice.mirrors import VIEWS, Views
 from cassi.choice.outcome import Evidence, Outcome
 from cassi.choice.plan import Plan
@@ -269,6 +269,9 @@ def run_stages(
     if judged:
         verdict = split.verdict(state.x)
     state, trials = run_chains(split, problem, state, () if watch.over else chains, watch, verdict if judged else None)
+    if judged and not watch.over and state.stages[-1].key != Tv.key:
+        state, trial = try_guided(split, problem, state, watch)
+        trials = (*trials, trial)
     error = next((trial.held_out_error for trial in reversed(trials) if trial.accepted), None)
     error = split.error(state.x.clamp(min=0)) if error is None else error
     evidence = Evidence(bases, trials, error, len(split.indices), settings.seed, part=None)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from cassi.choice.adaptation import Adapt
+from cassi.choice.guided import Guided
 from cassi.choice.mirrors import Views, run_stage
 from cassi.choice.stages import Learned, NonLocal, Problem, Stage, State, Tv, Watch
 from cassi.evidence.held_out import Split
@@ -23,7 +24,7 @@ from cassi.evidence.judge import Verdict, accepts, not_worse
 from cassi.optics.protocol import Camera
 
 Chain = tuple[Stage, ...]
-STAGES: dict[str, type[Any]] = {kind.key: kind for kind in (Tv, NonLocal, Learned, Views, Adapt)}
+STAGES: dict[str, type[Any]] = {kind.key: kind for kind in (Tv, NonLocal, Learned, Guided, Views, Adapt)}
 
 
 def as_list(stages: Chain) -> list[list[Any]]:
@@ -117,6 +118,14 @@ def run_chains(
         if accepted:
             return new, tuple(trials)
     return state, tuple(trials)
+
+
+def try_guided(split: Split, problem: Problem, state: State, watch: Watch) -> tuple[State, ChainTrial]:
+    """Filter a cube by its brightness, and keep that where it predicts held-out pixels no worse, but for chance."""
+    new = Guided().run(split.A_train, split.y_train, problem, state, watch)
+    verdict = split.verdict(new.x, imprint=False)
+    accepted = not_worse(verdict, split.verdict(state.x, imprint=False))
+    return new if accepted else state, ChainTrial(Guided.name, verdict.error, None, accepted)
 
 
 def _names(chain: Chain) -> str:

@@ -320,7 +320,7 @@ class NonLocal(Stage):
 
     @property
     def cost(self) -> float:
-        more = STRENGTH_ITERS * len(STRENGTHS) if self.noise is None else 0
+        more = STRENGTH_ITERS * (len(STRENGTHS) - 2) if self.noise is None else 0
         return self.MATCH + self.ITERATION * (self.num_iters + more)
 
     def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:

@@ -1,0 +1,44 @@
+"""The last stage: what the strongest spectrum does not show is believed of the others only where it is judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from cassi.choice.stages import Problem, Stage, State, Watch
+from cassi.optics.protocol import Camera
+from cassi.priors.guided_filter import guided_filter
+from cassi.priors.spectral_basis import analyse, synthesise
+from cassi.solvers.loop import Record, Result, relative_norm
+
+
+@dataclass(frozen=True)
+class Guided(Stage):
+    """The weaker coefficients have fine detail where the strongest one, nearly the brightness, has it.
+
+        x = B^T z + rest,    z_k <- guided_filter(z_k, z_0),  k > 0
+
+    Where a band has little light its own detail is noise and errors of the camera: marbled paper, which differs from
+    band to band. On simulated microscope captures 0.1 to 0.2 dB are gained; where neighbors of one brightness differ in
+    color, up to 0.1 dB are lost, and held-out pixels reject it.
+    """
+
+    key, name, words = "guided", "guided by brightness", "a guided filter"
+    cost, together = 5.0, True
+
+    def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
+        if state is None:
+            raise ValueError("there is no cube to filter; put total variation before")
+        B = problem.basis.to(y)
+        if len(B) == 1:
+            return state
+        look = watch.stage_monitor(state.history, self.cost)
+        z = analyse(state.x, B)
+        new = z.clone()
+        new[..., 1:, :, :] = guided_filter(z[..., 1:, :, :], z[..., :1, :, :])
+        x = state.x + synthesise(new - z, B)
+        run = None if state.run is None else replace(state.run, z=new)
+        record = Record(1, 0.0, relative_norm(y - A.forward(x), y), relative_norm(x - state.x, x))
+        look(record, new)
+        return state.followed_by(Result(x, (record,), "finished"), run, self)
