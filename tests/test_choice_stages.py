@@ -15,7 +15,8 @@ from test_priors_learned import stirred
 
 from cassi import CASSI, Record, Result, reconstruct
 from cassi.choice.automatic import default_stages, explore_snapshot, reconstruct_auto
-from cassi.choice.chain import Chain, ChainTrial, repeat_stages, run_chains
+from cassi.choice.chain import Chain, ChainTrial, repeat_stages, run_chains, try_guided
+from cassi.choice.guided import Guided
 from cassi.choice.plan import Plan
 from cassi.choice.stages import STRENGTH_ITERS, Learned, NonLocal, Problem, Stage, State, Tv, Watch, alternating_stages
 from cassi.evidence.held_out import Split
@@ -23,7 +24,7 @@ from cassi.evidence.judge import Verdict, accepts, is_better, z
 from cassi.evidence.noise import CameraNoise
 from cassi.optics.detector import brightness
 from cassi.priors.learned import KINDS, LearnedPrior, Size, load_prior, packed, shipped_prior
-from cassi.priors.spectral_basis import analyse, smooth_basis
+from cassi.priors.spectral_basis import analyse, smooth_basis, synthesise
 from cassi.running.plan_file import save_plan
 from cassi.settings import Settings
 from cassi.solvers.subspace_tv import subspace_tv
@@ -333,6 +334,29 @@ def test_progress_rises_to_its_end(shot, stage):
     watch = Watch(progress=lambda name, share: told.append(share), expected=10 + stage.cost)
     gone_on(shot.split, shot.problem, Tv(10), [(stage,)], watch)
     assert told == sorted(told) and told[0] < 0.1 and told[-1] == pytest.approx(1.0)
+
+
+def test_texture_that_brightness_does_not_show_goes_where_held_out_pixels_agree(shot):
+    """Of noise in the weaker coefficients most goes; where one brightness has two colors it is rejected."""
+    generator = torch.Generator().manual_seed(0)
+    A, B = CASSI.from_step(torch.rand(48, 48, generator=generator), 1, 6), shot.problem.basis
+    rows, columns = torch.meshgrid(torch.arange(48), torch.arange(48), indexing="ij")
+    z = torch.zeros(5, 48, 48)
+    z[0] = 2 + torch.sin(rows / 5) * torch.cos(columns / 7)
+    board = 0.8 * torch.where((rows // 2 + columns // 2) % 2 == 0, 1.0, -1.0)
+    for second, noise, accepted in ((0.3 * z[0], 0.05, True), (board, 0.0, False)):
+        z[1] = second
+        x = synthesise(z, B)
+        y = A.forward(x)
+        split = Split.of(A, y, 0).knowing(torch.full_like(y, 1e-3))
+        e = noise * torch.randn(z.shape, generator=generator)
+        e[0] = 0
+        state, trial = try_guided(split, shot.problem, State(x + synthesise(e, B)), Watch())
+        assert trial.accepted == accepted == (state.stages == (Guided(),))
+        assert not accepted or (state.x - x).norm() < 0.5 * synthesise(e, B).norm()
+    refused(run, Guided(), shot, error=ValueError)
+    one = replace(shot.problem, basis=B[:1])
+    assert run(Guided(), shot, State(x), one).x is x, "there is no other coefficient"
 
 
 def test_a_network_that_harms_is_as_if_it_were_not_there(shot):
