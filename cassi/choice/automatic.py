@@ -5,7 +5,8 @@
 2. A pilot, a short run of total variation with smooth spectra, gives the spectra of the scene, in which all else is
    solved (`bases`), and a first estimate of the noise, variance = alpha y + beta, if it is unknown (`noise`).
 3. Stages: total variation, whose residual gives the final estimate of the noise. Then a non-local prior and a network
-   unrolled through the camera, each of which the judge accepts or rejects (`stages`, `judge`).
+   unrolled through the camera, each of which the judge accepts or rejects (`stages`, `judge`), and a filter of weak
+   coefficients by the brightness (`guided`).
 
 For a frame larger than 320 x 320 pixels noise and basis are chosen on a window of that size; the spectra of the scene
 are learned from the whole frame, and the stages are judged on all of it.

@@ -3,6 +3,8 @@
 Tv(n)             n iterations of subspace TV: separates bands and pixels that the snapshot mixes
 NonLocal(s, n, c) n more with a non-local prior in place of TV, c times as strong: keeps what repeats in the scene
 Learned(t)        a network unrolled through the camera, started from there, for time t: trained on scenes
+
+Three more are `cassi.choice.guided`, `mirrors` and `adaptation`.
 """
 
 from __future__ import annotations
