@@ -36,6 +36,7 @@ from cassi.self_calibration.elements_of_several import HELD_OUT, MaskError
 ROUNDS = 3
 KAPPAS = 0.0, 0.1, 0.3, 1.0  # 0: texture alone
 SMOOTH = Tv(100), NonLocal(1.0, SHORT_ITERS, STRENGTHS[0])  # makes cubes too smooth to absorb the error
+UNLIKELY = "what the snapshot leaves does not look like an error of the mask"
 # The least share explained of what errors of a spread are expected to add to the squares of held-out pixels: 0.15 to 1
 # for wrong masks; edges that a smooth cube blurs look like errors with 0.04 and 0.08.
 MIN_EXPLAINED = 0.1
@@ -71,8 +72,9 @@ def learn_from_one(
     before = after = split.verdict(x, imprint=False)
     found = _explain(split, A.mask, x)
     if not found.likely:
-        reason = "what the snapshot leaves does not look like an error of the mask"
-        return MaskError(torch.zeros_like(found.error), None, False, (found.explained,), sure=found.sure, reason=reason)
+        return MaskError(
+            torch.zeros_like(found.error), None, False, (found.explained,), sure=found.sure, reason=UNLIKELY
+        )
     first = found
     for k in range(ROUNDS):
         report((k + 1) / (ROUNDS + 1))
@@ -81,8 +83,10 @@ def learn_from_one(
         error, spread = found.error, found.spread
         if k + 1 < ROUNDS:
             found = _explain(split, A.mask, x)
-    accepted = found.likely and found.sure + z(_without_texture(here, A.mask, x), first.without_texture) >= EVEN
-    reason = "" if accepted else "a corrected mask predicts worse what took no part"
+    gained = found.sure + z(_without_texture(here, A.mask, x), first.without_texture)
+    accepted = found.likely and gained >= EVEN
+    worse = "a corrected mask predicts worse what took no part"
+    reason = "" if accepted else worse if found.likely else UNLIKELY
     left = max(MASK_ERROR, after.spread) if accepted else None
     explained, errors = (first.explained, found.explained), ((before.error, after.error),)
     return MaskError(
@@ -112,7 +116,7 @@ def _explain(split: Split, mask: Tensor, x: Tensor) -> _Explained:
     well, but for chance, the smallest. No element transmits less than nothing, and an error that says so counts only
     as far as it does not: where texture looks like errors of closed elements, they are negative as often as not."""
     top = mask.abs().amax()
-    m = mask.reshape(-1, *mask.shape[-2:]).mean(0) / top
+    m = _relative(mask)
     spreads = 0.0, *SPREADS
     errors, squares = {}, dict[tuple[float, float], Tensor]()
     for kappa in KAPPAS:
@@ -137,8 +141,12 @@ def _explain(split: Split, mask: Tensor, x: Tensor) -> _Explained:
 
 def _without_texture(split: Split, mask: Tensor, x: Tensor) -> Tensor:
     """Squared misfits at held-out pixels less what texture explains, of a smooth cube."""
-    m = mask.reshape(-1, *mask.shape[-2:]).mean(0) / mask.abs().amax()
-    return split.without_mask_error(split.misfit_model(x, m.square()))[0]
+    return split.without_mask_error(split.misfit_model(x, _relative(mask).square()))[0]
+
+
+def _relative(mask: Tensor) -> Tensor:
+    """m, (H, W): the mean over the bands, relative to the greatest transmission."""
+    return mask.reshape(-1, *mask.shape[-2:]).mean(0) / mask.abs().amax()
 
 
 def _through(split: Split, A: CASSI, error: Tensor, spread: float) -> Split:
