@@ -351,12 +351,16 @@ def test_texture_that_brightness_does_not_show_goes_where_held_out_pixels_agree(
         split = Split.of(A, y, 0).knowing(torch.full_like(y, 1e-3))
         e = noise * torch.randn(z.shape, generator=generator)
         e[0] = 0
-        state, trial = try_guided(split, shot.problem, State(x + synthesise(e, B)), Watch())
+        state, trial = try_guided(
+            split, shot.problem, State(x + synthesise(e, B), history=(Record(1, 0.0, 0.0, 0.0),)), Watch()
+        )
         assert trial.accepted == accepted == (state.stages == (Guided(),))
         assert not accepted or (state.x - x).norm() < 0.5 * synthesise(e, B).norm()
     refused(run, Guided(), shot, error=ValueError)
     one = replace(shot.problem, basis=B[:1])
-    assert run(Guided(), shot, State(x), one).x is x, "there is no other coefficient"
+    assert run(Guided(), shot, State(x, history=(Record(1, 0.0, 0.0, 0.0),)), one).x is x, (
+        "there is no other coefficient"
+    )
 
 
 def test_a_network_that_harms_is_as_if_it_were_not_there(shot):

@@ -86,7 +86,7 @@ def test_a_stage_of_the_default_solver(monkeypatch, factor, kept):
     A = cassi.CASSI.from_step(torch.rand(32, 32, generator=torch.Generator().manual_seed(0)), step=1, num_bands=4)
     x = torch.rand(4, 32, 32, generator=torch.Generator().manual_seed(1))
     found = cassi.reconstruct(A @ x, A)
-    assert found.plan.stages == (stages.Tv(50), *([Dimmed(factor)] if kept else []))
+    assert found.plan.stages[:2] == (stages.Tv(50), *([Dimmed(factor)] if kept else []))
     plan = Plan.from_dict(found.plan.as_dict())
     assert plan.stages == found.plan.stages
     assert float((cassi.reconstruct(A @ x, A, plan=plan).cube - found.cube).norm() / x.norm()) < 0.1

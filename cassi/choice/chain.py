@@ -109,14 +109,15 @@ def run_chains(
             return new, ()
         if new is state:
             continue
-        new_verdict = split.verdict(new.x)
+        judged = new.verdict or split.verdict(new.x, imprint=False)
+        new_verdict = replace(judged, imprint=split.imprint(new.x))
         longest = max(k for k in range(len(chain)) if chain[:k] in finished)
         accepted = accepts(new_verdict, verdict)
         if accepted and longest:
             accepted = not_worse(new_verdict, split.verdict(finished[chain[:longest]].x, imprint=False))
         trials.append(ChainTrial(_names(new.stages[first:]), new_verdict.error, new_verdict.imprint, accepted))
         if accepted:
-            return new, tuple(trials)
+            return replace(new, verdict=new_verdict), tuple(trials)
     return state, tuple(trials)
 
 
@@ -124,7 +125,7 @@ def try_guided(split: Split, problem: Problem, state: State, watch: Watch) -> tu
     """Filter a cube by its brightness, and keep that where it predicts held-out pixels no worse, but for chance."""
     new = Guided().run(split.A_train, split.y_train, problem, state, watch)
     verdict = split.verdict(new.x, imprint=False)
-    accepted = not_worse(verdict, split.verdict(state.x, imprint=False))
+    accepted = not_worse(verdict, state.verdict or split.verdict(state.x, imprint=False))
     return new if accepted else state, ChainTrial(Guided.name, verdict.error, None, accepted)
 
 

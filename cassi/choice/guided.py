@@ -10,7 +10,7 @@ from cassi.choice.stages import Problem, Stage, State, Watch
 from cassi.optics.protocol import Camera
 from cassi.priors.guided_filter import guided_filter
 from cassi.priors.spectral_basis import analyse, synthesise
-from cassi.solvers.loop import Record, Result, relative_norm
+from cassi.solvers.loop import Record, Result
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Guided(Stage):
     cost, together = 5.0, True
 
     def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
-        if state is None:
+        if state is None or not state.history:
             raise ValueError("there is no cube to filter; put total variation before")
         B = problem.basis.to(y)
         if len(B) == 1:
@@ -39,6 +39,6 @@ class Guided(Stage):
         new[..., 1:, :, :] = guided_filter(z[..., 1:, :, :], z[..., :1, :, :])
         x = state.x + synthesise(new - z, B)
         run = None if state.run is None else replace(state.run, z=new)
-        record = Record(1, 0.0, relative_norm(y - A.forward(x), y), relative_norm(x - state.x, x))
+        record = Record(1, 0.0, state.history[-1].residual, 0.0)  # another would wait for a GPU
         look(record, new)
         return state.followed_by(Result(x, (record,), "finished"), run, self)

@@ -53,12 +53,12 @@ class Views(Stage):
         if self.count > 1:
             run = None if run is None else run.repeated(self.count)
             x = state.x.expand(self.count, *state.x.shape)
-            return replace(state, x=x, run=run, stages=stages, views=MIRRORS[: self.count])
+            return replace(state, x=x, run=run, stages=stages, views=MIRRORS[: self.count], verdict=None)
         x = state.x.mean(0)
         if run is not None:
             u = None if run.u is None else run.u.mean(0)
             run = replace(run, z=analyse(x, problem.basis.to(y)), e=run.e.mean(0), u=u, q=run.q[:, 0])
-        return replace(state, x=x, run=run, stages=stages, views=())
+        return replace(state, x=x, run=run, stages=stages, views=(), verdict=None)
 
 
 def run_stage(stage: Stage, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:

@@ -41,7 +41,7 @@ STRIDE, STRIDE_OF_SEVERAL = 5, 4
 SHORT_ITERS, LONG_ITERS = 12, 40  # of the non-local prior, before a network and after the last one
 # Strengths of the last non-local prior, relative to the noise, in the order of preference, and iterations from one to
 # the next. The run with the first goes to its end, and the others start from there: judged after 12 iterations from the
-# start, 1 was taken for microscope captures, at the end 16. What is taken in place of the first goes on twice as long.
+# start, 1 was best for microscope captures, at the end 16. One that replaces the first is run twice as long again.
 STRENGTHS, STRENGTH_ITERS = (16.0, 64.0, 4.0, 1.0), 12
 
 
@@ -107,6 +107,7 @@ class State:
         stages: all so far.
         noise: how many times its variance counted in the last one.
         views: of a batch of views of one snapshot (`cassi.choice.mirrors`), the axes turned around in each.
+        verdict: on the cube, where it has been judged.
     """
 
     x: Tensor
@@ -116,6 +117,7 @@ class State:
     stages: tuple[Stage, ...] = ()
     noise: float = 1.0
     views: tuple[tuple[int, ...], ...] = ()
+    verdict: Verdict | None = None
 
     def followed_by(self, result: Result, run: SubspaceState | None, stage: Stage) -> State:
         """The state after one more stage, whose records are numbered in continuation."""
@@ -127,7 +129,7 @@ class State:
         """The state after more iterations of its last stage, which is `stage` now."""
         records = tuple(continue_record(self.history, record) for record in result.history)
         stages, history = (*self.stages[:-1], stage), (*self.history, *records)
-        return replace(self, x=result.x, run=run, history=history, stages=stages, noise=noise)
+        return replace(self, x=result.x, run=run, history=history, stages=stages, noise=noise, verdict=None)
 
 
 def check_count(name: str, value: object) -> None:
@@ -369,7 +371,9 @@ class NonLocal(Stage):
                 if not is_worth_it(verdict := judge(new.x), best):
                     break
                 state, best = new, verdict
-        return state if state is first or watch.over else continue_with(state.noise, 2 * STRENGTH_ITERS, trial=False)
+        if state is first or watch.over:
+            return replace(state, verdict=best)
+        return continue_with(state.noise, 2 * STRENGTH_ITERS, trial=False)
 
 
 @dataclass(frozen=True)

@@ -136,18 +136,22 @@ class Split:
         Where the variance v of the noise is known, squares count as e^2 / (v + mean(v)): by e^2 alone a few bright
         pixels decide, which errors of the camera change most; by e^2 / v of a noise that is estimated, a few dark ones.
         """
+        pattern = self.imprint(x) if imprint else None
         x = x.clamp(min=0)
-        pattern = imprint_on(x, self.A, moves=(0.0,)) if imprint else None
         if self.variance is None:
             misfit = self.misfit(x)
             return Verdict(relative_norm(misfit, self.values), misfit.square(), pattern)
         if x.ndim == 3 and self.A.open is not None:
             model = self.misfit_model(x)
-            misfit, (squared, spread) = self._at_held_out(model.r), self.without_mask_error(model)
+            misfit, squared, spread = self._explained(model)
         else:
             misfit, spread = self.misfit(x), 0.0
             squared = misfit.square() * self.precision
         return Verdict(relative_norm(misfit, self.values), squared * self._damping, pattern, spread)
+
+    def imprint(self, x: Tensor) -> float | None:
+        """The mask's imprint on a cube (C, H, W), see `imprint_on`."""
+        return imprint_on(x.clamp(min=0), self.A, moves=(0.0,))
 
     def misfit_model(self, x: Tensor, weight: Tensor | None = None) -> Misfit:
         """The misfit of a cube (C, H, W) >= 0, known at the pixels that are not held out."""
@@ -158,10 +162,15 @@ class Split:
 
     def without_mask_error(self, model: Misfit) -> tuple[Tensor, float]:
         """Squares at held-out pixels in units of the noise, less what errors of the best spread explain; and that."""
+        return self._explained(model)[1:]
+
+    def _explained(self, model: Misfit) -> tuple[Tensor, Tensor, float]:
+        """The misfit at held-out pixels, too."""
         spreads = 0.0, *SPREADS
-        squares = model.left(spreads, self.indices).cpu().double().square() * self.precision
+        left = model.left(spreads, self.indices).cpu().double()
+        squares = left.square() * self.precision
         best = int(squares.sum(1).argmin())
-        return squares[best], spreads[best]
+        return left[0], squares[best], spreads[best]
 
     def squares(self, misfit: Tensor) -> Tensor:
         """Squares of misfits (..., *y.shape) at the held-out pixels, in units of the noise, (..., n)."""

@@ -42,7 +42,7 @@ class Misfit:
         r: y - Phi x, (H, W') or (S, H, W').
         Q: V_f^-1/2 times the Lanczos vectors, (k, *r.shape).
         KQ: E P E^T of these, the same shape.
-        T: (k, k), tridiagonal, float64 on the CPU.
+        T: (k, k), Q^T B Q, tridiagonal but for rounding, float64 on the CPU.
         length: |b|.
         x, weight: of E and P, see `of`.
         open: the camera without a mask, times its greatest transmission.
@@ -74,22 +74,21 @@ class Misfit:
         X = x if weight is None else x * weight.sqrt()
         b = w * r
         length = b.norm()
-        tiny = torch.finfo(r.dtype).tiny
+        tiny, least = torch.finfo(r.dtype).tiny, length
         Q, KQ = r.new_zeros((STEPS + 1, *r.shape)), r.new_zeros((STEPS, *r.shape))
-        T = r.new_zeros((STEPS + 1, STEPS + 1))
         Q[0] = b / length.clamp(min=tiny)
         flat = Q.flatten(1)
         for k in range(STEPS):
             KQ[k] = camera.common_gram(X, w * Q[k])
             u = (w * KQ[k]).flatten()
+            least = 10 * torch.finfo(r.dtype).eps * u.norm() if k == 0 else least
             for _ in range(2):  # in single precision once does not make them orthogonal
-                along = flat[: k + 1] @ u
-                u = torch.addmv(u, flat[: k + 1].T, along, alpha=-1)
-                T[k, k] += along[k]
-            norm = u.norm()
-            T[k, k + 1] = T[k + 1, k] = norm
-            flat[k + 1] = u / norm.clamp(min=tiny)
-        return cls(r, w * Q[:STEPS], KQ, T[:STEPS, :STEPS].cpu().double(), length, x, weight, camera)
+                u = torch.addmv(u, flat[: k + 1].T, flat[: k + 1] @ u, alpha=-1)
+            norm = u.norm()  # where nothing but rounding is left, the vectors before span all
+            flat[k + 1] = torch.where(norm > least, u / norm, 0)
+        Q = w * Q[:STEPS]
+        T = (Q.flatten(1) @ KQ.flatten(1).T).cpu().double()  # all at once: on a GPU each number would be a launch
+        return cls(r, Q, KQ, (T + T.T) / 2, length, x, weight, camera)
 
     def left(self, spreads: Sequence[float], at: Tensor) -> Tensor:
         """r - E e for the mean of e given the fitted pixels, for each spread at n pixels of the flat r, (S, n)."""

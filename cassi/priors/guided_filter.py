@@ -21,7 +21,7 @@ def guided_filter(images: Tensor, guide: Tensor, radius: int = RADIUS, epsilon: 
     Args:
         images: p, (..., K, H, W).
         guide: g, (..., 1, H, W).
-        radius: windows are squares of 2 radius + 1 pixels, at the border what lies within the image.
+        radius: windows are squares of 2 radius + 1 pixels, at the border those within the image.
 
     Returns:
         q, like the images; they themselves where the guide is constant everywhere but for their detail.

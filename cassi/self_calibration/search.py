@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 import torch
 
-from cassi.evidence.judge import is_better, joined
+from cassi.evidence.judge import is_better
 from cassi.kernels.caller import undisturbed
 from cassi.optics.building import build_shot_camera
 from cassi.optics.cropping import Shot, crop, highest_variance_window
@@ -27,7 +27,7 @@ from cassi.self_calibration.elements_of_several import MIN_SIDE, MaskError, lear
 from cassi.self_calibration.found_camera import FoundCamera
 from cassi.self_calibration.pose import MIN_BLOCKS, Search, find_dispersion, find_model, refine_pose
 from cassi.self_calibration.regression import BLOCK, COARSE, FINE, Look, Snapshots, tiles
-from cassi.self_calibration.trials import Trials, simplified
+from cassi.self_calibration.trials import Trials, judge, simplified
 from cassi.types import PathLike
 
 CPU = torch.device("cpu")
@@ -150,14 +150,13 @@ def _find_pose(
     # compare: short reconstructions
     trials = Trials.of(A, y, bad, seed)
     report((1 + SHARE) / 2)
-    model, as_found = simplified(
-        model, lambda model: trials.verdict(_through(m, model.masks(m.mask, m.shifts), on), y_found)
-    )
+    model, fits = simplified(model, lambda model: trials.fits(_through(m, model.masks(m.mask, m.shifts), on), y_found))
+    as_given, as_found = judge(trials.given, fits), judge(fits)
     mask = model.masks(m.mask, m.shifts)
-    found = replace(given, errors=(trials.given.error, as_found.error))
+    found = replace(given, errors=(as_given.error, as_found.error))
 
     # accept: where it is better, and the snapshot shows one of the two
-    if not is_better(as_found, trials.given):
+    if not is_better(as_found, as_given):
         return found
     taken = _accept(found, m, model, mask)
     if not any(compare_with_mask(one).matches for one in (m, taken.in_place(replace(m, check=None)))):
@@ -327,8 +326,7 @@ def predictions(m: Measurement, found: FoundCamera, *, black_level: float | None
     camera = _through(replace(m, shifts=found.shifts), found.mask)
     m = m if found.sensitivity is None else replace(m, sensitivity=found.sensitivity)
     y = _frames(m, camera, bad, black_level)
-    fits = Trials.of(given, y, bad, seed).fits(camera, y)
-    return joined([one.verdict(one.variance) for one in fits]).error
+    return judge(Trials.of(given, y, bad, seed).fits(camera, y)).error
 
 
 def _frames(m: Measurement, A: Camera, bad: torch.Tensor | None, black_level: float | None) -> list[torch.Tensor]:

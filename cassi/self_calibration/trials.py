@@ -58,27 +58,25 @@ class Trials:
         return fits
 
     @cached_property
-    def _given(self) -> list[Fit]:
+    def given(self) -> list[Fit]:
+        """Through the camera as given."""
         return self.fits(self.A, self.snapshots)
 
-    @property
-    def given(self) -> Verdict:
-        """On the camera as given."""
-        return joined([one.verdict(one.variance) for one in self._given])
 
-    def verdict(self, A: Shot, snapshots: Sequence[Tensor]) -> Verdict:
-        """On a camera, in units of the noise that the camera as given leaves."""
-        fits = zip(self.fits(A, snapshots), self._given, strict=True)
-        return joined([one.verdict(given.variance) for one, given in fits])
+def judge(fits: Sequence[Fit], by: Sequence[Fit] | None = None) -> Verdict:
+    """The verdict on a camera's fits, in units of the noise that these leave, or others of the same snapshots."""
+    return joined([one.verdict(other.variance) for one, other in zip(fits, by or fits, strict=True)])
 
 
-def simplified(model: CameraModel, judge: Callable[[CameraModel], Verdict]) -> tuple[CameraModel, Verdict]:
-    """The model without terms that a scene easily mimics where it predicts better so, and the verdict on it.
+def simplified(
+    model: CameraModel, fits_of: Callable[[CameraModel], Sequence[Fit]]
+) -> tuple[CameraModel, Sequence[Fit]]:
+    """The model without terms that a scene easily mimics where it predicts better so, and its fits.
 
-    Better by more than one standard error: short reconstructions hardly see a contrast of 0.93, which the whole search
-    does, as light that is assigned to elements, and stripes along the rows.
+    Better by more than one standard error: short reconstructions scarcely see a contrast of 0.93, without which
+    elements are corrected by less, and stripes along the rows stay.
     """
-    best = judge(model)
+    best = fits_of(model)
     changes: list[dict[str, Any]] = []
     if model.right.get("t"):
         changes.append({"right": {**model.right, "t": 0.0}})
@@ -89,7 +87,7 @@ def simplified(model: CameraModel, judge: Callable[[CameraModel], Verdict]) -> t
     together = {name: value for change in changes for name, value in change.items()}  # one may make up for another
     for change in (together, *changes) if len(changes) > 1 else changes:
         if (simpler := replace(model, **change)) != model:
-            new = judge(simpler)
-            if is_worth_it(new, best):
+            new = fits_of(simpler)
+            if is_worth_it(judge(new, best), judge(best)):
                 model, best = simpler, new
     return model, best
