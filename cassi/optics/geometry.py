@@ -60,7 +60,8 @@ def infer_shifts(
     sizes = f"measurement is {detector} columns wide, mask {width}: a difference of {difference}"
     if stored is not None:
         if num_bands not in (None, stored.size):
-            raise InputError(f"the mask has {num_bands} bands, 'shifts' holds {stored.size}")
+            what = f"the mask has {num_bands} bands, 'shifts' holds {stored.size}"
+            raise InputError(f"{what}; for several shots of a scene use cassi.files.frames.read_scene, or --shots")
         _check_span(stored, difference, sizes)
         return as_shifts(stored)
     if step is None and num_bands is None:
