@@ -88,7 +88,7 @@ def default_stages(A: Camera, settings: Settings) -> tuple[Tv, tuple[Chain, ...]
     first, network, second, again, last = alternating_stages(strength)
     chain: Chain = (first, network, second, again, last) if A.num_shots == 1 else (second, network, last)
     if settings.quality == "fast":  # one network, and a strength that is not chosen
-        chain = (*chain[:2], replace(cast(NonLocal, last), num_iters=2 * SHORT_ITERS, noise=STRENGTHS[0]))
+        chain = (*chain[:2], replace(cast(NonLocal, last), num_iters=3 * SHORT_ITERS, noise=STRENGTHS[0]))
     if settings.prior == "tv" or min(A.cube_shape[1:]) < PATCH:
         chain = ()
     elif learned_prior(A, settings) is None:
