@@ -25,7 +25,7 @@ CHECK_EVERY = 10  # iterations between two looks at the held-out pixels
 
 
 class Fit(NamedTuple):
-    """A cube, and the noise of the snapshot: that the split knows, or else what the cube leaves of held-out pixels."""
+    """A cube, and the noise of the snapshot as far as the cube's errors at the held-out pixels tell it."""
 
     split: Split
     x: Tensor

@@ -24,7 +24,7 @@ def guided_filter(images: Tensor, guide: Tensor, radius: int = RADIUS, epsilon: 
         radius: windows are squares of 2 radius + 1 pixels, at the border those within the image.
 
     Returns:
-        q, like the images; they themselves where the guide is constant everywhere but for their detail.
+        q, like the images.
     """
 
     def mean(v: Tensor) -> Tensor:

@@ -27,15 +27,15 @@ from cassi.self_calibration.elements_of_several import MIN_SIDE, MaskError, lear
 from cassi.self_calibration.found_camera import FoundCamera
 from cassi.self_calibration.pose import MIN_BLOCKS, Search, find_dispersion, find_model, refine_pose
 from cassi.self_calibration.regression import BLOCK, COARSE, FINE, Look, Snapshots, tiles
-from cassi.self_calibration.trials import Trials, judge, simplified
+from cassi.self_calibration.trials import WINDOW, Trials, judge, simplified
 from cassi.types import PathLike
 
 CPU = torch.device("cpu")
 FRAMES = 4  # of a stack that are looked at
 SHARE = 0.5  # of the time for the mask's place, then for its error; in the former, of the search, then of trials
-# Side of the window of a large snapshot on which it is decided whether its mask has an error [pixel], and at least how
-# many times the distance of the outermost bands: what bands of places beside the window reach is left out.
-PART, SPANS = 192, 2
+# A window decides whether the mask of a large snapshot has an error: its side is at least `WINDOW`, and this many times
+# the distance of the outermost bands, as pixels with light from beside the window are left out.
+SPANS = 2
 
 Scenes = tuple[CASSI, list[torch.Tensor]]  # a camera and its snapshots
 
@@ -211,7 +211,7 @@ def _correct_elements(
         return learn_mask_error(camera, snapshots, seed=seed, prior=prior, report=report).on_cpu()
 
     height, width = camera.cube_shape[1:]
-    side = max(PART, SPANS * (max(camera.shifts) - min(camera.shifts)))
+    side = max(WINDOW, SPANS * (max(camera.shifts) - min(camera.shifts)))
     if height * width > side**2:  # a part of them shows whether there is anything to correct
         part = highest_variance_window(torch.stack(snapshots), (height, width), side)
         blocks = [crop(camera, y, *part) for y in snapshots]
