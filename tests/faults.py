@@ -5,13 +5,12 @@
     python tests/faults.py --stale         those whose place has changed; a second
 
 `faults.txt` lists them below the file of tests that must notice: a name, which tests of that file ("+ compiled": with
-the compiled kernels), and below it `file::function: old => new`. Old is an expression, statements in a row, or the head
-of a block, `if x:`; it is there once, compared as syntax: layout, comments and quotes do not matter. Prints a table;
-the exit code is 0 if the tests were green without faults and every fault was caught.
+the compiled kernels), and below it `file::function: old => new`. Old and new are parts of the function as `ast.unparse`
+writes it, so that layout and comments do not matter; old is there once. Prints a table; the exit code is 0 if the tests
+were green without faults and every fault was caught.
 """
 
 import ast
-import functools
 import os
 import re
 import shutil
@@ -21,7 +20,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 ENTRY = re.compile(
@@ -44,10 +43,6 @@ class Fault(NamedTuple):
     def file(self) -> str:
         return self.place.partition("::")[0]
 
-    @property
-    def is_head(self) -> bool:
-        return self.old.endswith(":")
-
 
 def read_table() -> Iterator[Fault]:
     for part in re.split(r"^(?=\S)", Path(__file__).with_suffix(".txt").read_text(encoding="utf-8"), flags=re.M)[1:]:
@@ -65,119 +60,31 @@ class StaleError(Exception):
     """The place of a fault is not there, or not once."""
 
 
-Syntax = ast.expr | list[ast.stmt]
-Spot = tuple[Any, str, slice | int | None]  # node, field, and where in it
-
-
-def parsed(text: str) -> Syntax:
-    """An expression, or statements; the head of a block has an empty body."""
-    if text.endswith(":"):
-        (head,) = ast.parse(f"{text} pass").body
-        return [_head(head)]
-    try:
-        return ast.parse(text, mode="eval").body
-    except SyntaxError:
-        return ast.parse(text).body
-
-
-def _head(node: Any) -> Any:
-    return type(node)(**{**dict(ast.iter_fields(node)), "body": [], "orelse": []})
-
-
-def _same(a: ast.AST, b: ast.AST) -> bool:
-    return type(a) is type(b) and ast.dump(a) == ast.dump(b)
-
-
-def spots(scope: ast.AST, old: Syntax, head: bool) -> Iterator[Spot]:
-    """Where these expressions or statements stand."""
-    for node in ast.walk(scope):
-        for field, value in ast.iter_fields(node):
-            items = value if isinstance(value, list) else [value]
-            if isinstance(old, ast.expr):
-                for k, item in enumerate(items):
-                    if isinstance(item, ast.expr) and _same(item, old):
-                        yield node, field, k if isinstance(value, list) else None
-            elif isinstance(value, list):
-                for k in range(len(items) - len(old) + 1):
-                    row = items[k : k + len(old)]
-                    pairs = ((_head(a) if head and type(a) is type(b) else a, b) for a, b in zip(row, old, strict=True))
-                    if all(_same(a, b) for a, b in pairs):
-                        yield node, field, slice(k, k + len(old))
-
-
-def scopes(tree: ast.Module) -> dict[str, ast.AST]:
-    """Functions and classes by their full name; "" is the module."""
-    found: dict[str, ast.AST] = {"": tree}
-
-    def visit(node: ast.AST, prefix: str) -> None:
-        for child in ast.iter_child_nodes(node):
-            named = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-            if named:
-                found[f"{prefix}{child.name}"] = child
-            visit(child, f"{prefix}{child.name}." if named else prefix)
-
-    visit(tree, "")
-    return found
-
-
-def tree_of(file: str) -> ast.Module:
-    path = ROOT / "cassi" / file
-    return ast.parse(path.read_text(encoding="utf-8")) if path.exists() else ast.Module([], [])
-
-
-@functools.cache
-def read_once(file: str) -> dict[str, ast.AST]:
-    """The functions of a file, for what only looks."""
-    return scopes(tree_of(file))
-
-
-def spot_in(functions: dict[str, ast.AST], fault: Fault) -> Spot:
-    """Where a fault goes.
-
-    Raises:
-        StaleError: no such place, or what is to be replaced is not there once.
-    """
-    function, (old, _) = fault.place.partition("::")[2], both(fault)
-    scope = functions.get(function)
-    found = [] if scope is None else list(spots(scope, old, fault.is_head))
-    if len(found) != 1:
-        raise StaleError(f"{fault.place} has `{fault.old}` {len(found)} times")
-    return found[0]
-
-
-def both(fault: Fault) -> tuple[Syntax, Syntax]:
-    """Old and new, two expressions or two rows of statements."""
-    old, new = parsed(fault.old), parsed(fault.new)
-    if isinstance(old, ast.expr) and isinstance(new, ast.expr):
-        return old, new
-    rows = [[ast.Expr(one)] if isinstance(one, ast.expr) else one for one in (old, new)]
-    return rows[0], rows[1]
-
-
 def faulty(fault: Fault) -> str:
     """The text of the file with the fault in it.
 
     Raises:
-        StaleError: see `spot_in`.
+        StaleError: there is no such function, or what is to be replaced is not in it once.
     """
-    tree = tree_of(fault.file)
-    node, field, where = spot_in(scopes(tree), fault)
-    _, new = both(fault)
-    if where is None:
-        setattr(node, field, new)
-    else:
-        kept = getattr(node, field)[where]
-        if fault.is_head and isinstance(new, list):
-            new[0].body, new[0].orelse = kept[0].body, kept[0].orelse  # type: ignore[attr-defined]
-        getattr(node, field)[where] = new
+    path = ROOT / "cassi" / fault.file
+    tree = node = ast.parse(path.read_text(encoding="utf-8")) if path.exists() else ast.Module([], [])
+    for name in fault.place.partition("::")[2].split("."):
+        inside = [one for one in ast.walk(node) if getattr(one, "name", "") == name and hasattr(one, "body")]
+        node = inside[0] if name and inside else node if not name else ast.Module([], [])
+    text = ast.unparse(node)
+    pattern = rf"(?<![\w.]){re.escape(fault.old)}(?!\w)"
+    if (count := len(re.findall(pattern, text))) != 1:
+        raise StaleError(f"{fault.place} has `{fault.old}` {count} times")
+    changed = ast.parse(re.sub(pattern, lambda _: fault.new, text))
+    vars(node).update(vars(changed if node is tree else changed.body[0]))
     return ast.unparse(ast.fix_missing_locations(tree))
 
 
 def stale(fault: Fault) -> str:
     """Why a fault cannot be put in, or no test could notice it; "" where all is well."""
     try:
-        spot_in(read_once(fault.file), fault)
-    except StaleError as error:
+        faulty(fault)
+    except (StaleError, SyntaxError) as error:
         return f"{fault.name}: {error}"
     path = ROOT / "tests" / fault.tests
     tests = path.read_text(encoding="utf-8") if path.exists() else ""

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from messages import refused, refuses
-from test_choice_stages import SIZE, Shot
+from shots import SIZE, Shot
 from torch import Tensor
 
 from cassi import CASSI

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from cuda_scenes import CUDA, scene
 from pretend_device import Ledger, pretend_cuda
-from test_cuda_path import CUDA, scene
 from test_priors_learned import SMALL
 from torch import Tensor
 from training.cameras import AnyCamera

@@ -356,7 +356,7 @@ def test_without_triton_there_is_one_warning(monkeypatch, module, cause):
     dispatch._triton.cache_clear()
     device = torch.device("cpu")
     try:
-        with warns():
+        with warns(cause):
             assert dispatch._triton(device) is None
         with warnings.catch_warnings():
             warnings.simplefilter("error")

@@ -5,7 +5,6 @@ import json
 import h5py
 import numpy as np
 import pytest
-from messages import check_words
 
 from cassi.cli.main import main
 from cassi.errors import InputError, parse_json
@@ -82,7 +81,7 @@ def test_a_damaged_result_is_named_and_left_out_of_the_index(tmp_path, capsys):
     told = []
     page = write_index(tmp_path, told.append).read_text()
     assert "1 result" in page and "bad.h5" in page and "cut.h5" in page and "calibration.h5" not in page
-    check_words(*(text.replace(str(tmp_path), "") for text in told))
+    assert sorted(text.partition(": ")[0] for text in told) == [str(tmp_path / name) for name in ("bad.h5", "cut.h5")]
     for command in (["view", str(tmp_path / "bad.h5"), "--no-browser"], ["compare", str(tmp_path / "bad.h5"), "truth"]):
         assert main(command) == 2
         assert len(capsys.readouterr().err.splitlines()) == 1

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from messages import check_words, refused
+from messages import refused
 from scipy.ndimage import gaussian_filter
 
 from cassi.files import read_measurement
@@ -53,8 +53,7 @@ def test_of_a_few_pixels_nothing_is_claimed(shape):
     random = np.random.default_rng(0)
     y, other = random.random((shape[0], shape[1] + 2)), (random.random(shape) > 0.5).astype(float)
     found = check_mask(y, other, (0, 1, 2))
-    assert found.matches
-    check_words(found.verdict)
+    assert found.matches and "too few to decide" in found.verdict
 
 
 @pytest.mark.parametrize(
@@ -91,7 +90,7 @@ def test_a_wrong_step_and_band_count_is_named(mask, true_step, given_step):
     found = check_mask(snapshot(mask, range(0, 15, true_step)), mask, range(0, 15, given_step))
     assert found.matches == (given_step == true_step)
     if given_step != true_step:
-        check_words(found.verdict)
+        assert "number of bands" in found.verdict and f"with step {true_step} explain" in found.verdict
 
 
 @pytest.mark.parametrize("step", [2, 7])
@@ -172,9 +171,9 @@ def test_real_captures(name, shared_data):
     found = check_mask(y, mask, m.shifts)
     assert found.matches, found.verdict
     assert found.scores["as given"] > 4 * found.chance
-    check_words(check_mask(y, mask[:, ::-1], m.shifts).verdict)
+    assert check_mask(y, mask[:, ::-1], m.shifts).turn == "flipped left-right"
     if bands == 28:
-        check_words(check_mask(y, mask, tuple(range(0, 55, 3))).verdict)
+        assert check_mask(y, mask, tuple(range(0, 55, 3))).kind == "bands"
 
 
 def test_the_mask_of_another_instrument(shared_data):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from messages import check_words, refused
+from messages import refused
 from scipy.interpolate import RegularGridInterpolator
 
 from cassi import Mosaic
@@ -81,8 +81,7 @@ def test_a_snapshot_is_not_said_to_fit_or_not_to_fit_filters_that_repeat(offset)
     A = Mosaic.from_pattern(np.arange(16).reshape(4, 4), (63, 66))
     given = Mosaic.from_pattern(np.arange(16).reshape(4, 4), (63, 66), offset=offset)
     check = check_mask((A @ scene).numpy(), given.mask.numpy(), given.shifts)
-    assert check.matches
-    check_words(check.verdict)
+    assert check.matches and "does not show which band is which" in check.verdict
 
 
 @pytest.mark.parametrize("pattern", [(2, 2), (3, 2), (4, 4), (5, 5)])
@@ -104,4 +103,4 @@ def test_a_snapshot_repeats_as_its_filters_do(true, given):
     B = Mosaic.from_pattern(np.arange(given * given).reshape(given, given), (50, 63))
     check = check_mask((A @ scene).numpy(), B.mask.numpy(), B.shifts)
     assert check.matches == (given % true == 0)
-    check_words(check.verdict)
+    assert check.matches or f"every {given} x {given} pixels, the snapshot every {true} x {true}" in check.verdict

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from messages import check_words
 
 from cassi import CASSI, Mosaic, reconstruct
 from cassi.looking.report_data import read_report
@@ -63,8 +62,12 @@ def saturated(m: Measurement, scene: torch.Tensor) -> Measurement:
     return replace(m, y=np.minimum(m.y, top), bad_pixels=full, origin={"saturated": int(full.sum())})
 
 
-@pytest.mark.parametrize("wrong", [None, gamma, uneven, steps_of_four, saturated])
-def test_what_was_wrong_in_silence_is_said_in_the_result_its_file_and_its_report(tmp_path, right, scene, wrong):
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [(None, ()), (gamma, ("bends with brightness",)), (uneven, ("unexplained", "the mask's pattern is left")),
+     (steps_of_four, ("unexplained", "fine texture is not resolved at band 6, 7")), (saturated, ("as saturated",))],
+)  # fmt: skip
+def test_what_was_wrong_in_silence_is_said_in_the_result_its_file_and_its_report(tmp_path, right, scene, wrong, words):
     """A right measurement is ok, with noise, too."""
     m = right if wrong is None else wrong(right, scene)
     with warnings.catch_warnings():
@@ -73,9 +76,7 @@ def test_what_was_wrong_in_silence_is_said_in_the_result_its_file_and_its_report
     assert bool(result.concerns) == (wrong is not None)
     write_result(tmp_path / "cube.h5", result)
     said = read_report(tmp_path / "cube.h5").problems()
-    assert said == list(result.concerns)
-    if wrong is not None:
-        check_words(*said)
+    assert said == list(result.concerns) and all(word in " ".join(said) for word in words)
 
 
 @pytest.mark.parametrize("electrons", [1e9, 1000, 300])

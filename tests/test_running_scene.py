@@ -93,7 +93,7 @@ def test_a_wrong_number_of_bands_is_not_explained_away():
     mask = (torch.rand(128, 128, generator=generator) > 0.5).float()
     scene = procedural_scene(128, 128, torch.linspace(450, 650, 8), generator=generator).float()
     y = CASSI.from_step(mask, step=2, num_bands=8).forward(scene)
-    with warns():
+    with warns("number of bands"):
         result = reconstruct(y, mask, num_bands=3, solver="gap-tv", num_iters=5)
     assert result.check.kind == "bands" and not result.check.matches
     assert report_of(result).problems()

@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from cuda_scenes import CUDA, close, default, scene
 from pretend_device import pretend_cuda
-from test_cuda_path import CUDA, close, default, scene
 
 from cassi.choice.stages import Learned, NonLocal, Tv
 from cassi.files import read_cube, write_measurement

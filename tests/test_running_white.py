@@ -87,7 +87,7 @@ def test_at_the_command_line(files, bench, capsys, monkeypatch):
     words = ["--measurement", str(tmp_path / "scene.npz"), "--white", str(tmp_path / "white.npz")]
     words += ["--solver", "gap-tv", "--iterations", "40", "--figures", "none", "--output", str(cube)]
     assert run("reconstruct", words, "reconstruct.py") == 0
-    check_words(capsys.readouterr().out)
+    assert "divided by the light on the white reference white.npz" in capsys.readouterr().out
     with h5py.File(cube) as h:
         assert h.attrs["unit"] == "reflectance"
         assert np.median(h["cube"][:, 8:-8, 6:18]) == pytest.approx(0.3, rel=0.1)
@@ -227,7 +227,7 @@ def test_a_reference_without_sensitivity_gets_that_of_the_snapshot(bench):
             both.append(cassi.reconstruct(m, white=white, camera="as-given", solver="gap-tv", num_iters=5).cube)
         warned.append([str(one.message) for one in caught if "sensitivities" in str(one.message)])
     assert torch.equal(*both) and not warned[0] and len(warned[1]) == 1
-    check_words(warned[1][0])
+    assert "the snapshot's are us" in warned[1][0]
 
 
 @pytest.fixture(scope="module")

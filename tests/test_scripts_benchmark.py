@@ -111,7 +111,7 @@ def test_the_script_says_what_is_wrong(tmp_path, capsys, monkeypatch):
 
 
 def test_the_tables_of_a_gpu_are_made(hurried, monkeypatch):
-    """On the CPU, which shows that everything in them runs; the device itself is pretended in `test_cuda_path.py`.
+    """On the CPU, which shows that everything in them runs; the device itself is pretended in `test_cuda_equality.py`.
 
     Of short runs and a small network: what is slow is the profile of many operations.
     """

@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from messages import check_last_line, check_refusal, refused
+from messages import check_refusal, last_line, refused
 
 from cassi import CASSI
 from cassi.cli.main import script
@@ -140,7 +140,7 @@ def main(*arguments: object) -> int:
 def test_the_script_writes_a_measurement_that_fits_its_truth(tmp_path, capsys):
     output = tmp_path / "m.h5"
     options = ("--size", "40x48", "--wavelengths", "440:700:6", "--step", -3, "--full-well", 1e6)
-    check_last_line(capsys, main(*options, "--output", output))
+    assert "6 bands of 40 x 48 px, step -3 px" in last_line(capsys, main(*options, "--output", output))
     m = read_measurement(output)
     assert m.shifts == (0, -3, -6, -9, -12, -15) and m.y.shape == (40, 63)
     np.testing.assert_allclose(m.wavelengths, np.linspace(440, 700, 6))

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from messages import check_words, refused
+from messages import refused
 from pretend_device import pretend_cuda
 
 from cassi import Record, Result
@@ -29,14 +29,12 @@ def test_it_does_the_iterations_asked_for():
     seconds = [r.seconds for r in result.history]
     assert seconds == sorted(seconds) and seconds[0] >= 0
     assert result.x is V
-    assert result.status == "finished"
-    check_words(result.message)
+    assert result.status == "finished" and "3 iterations" in result.message
 
 
 def test_it_converges_at_the_first_change_below_tol():
     result = run([0.3, 0.1, 0.09, 0.01], tol=0.1)
-    assert (result.status, len(result.history)) == ("converged", 3)
-    check_words(result.message)
+    assert (result.status, len(result.history)) == ("converged", 3) and "after 3 iterations" in result.message
 
 
 def test_the_monitor_may_stop_it():
@@ -48,8 +46,7 @@ def test_the_monitor_may_stop_it():
         return record.iteration == 2
 
     result = run([0.3, 0.2, 0.1], monitor=monitor)
-    assert result.status == "stopped"
-    check_words(result.message)
+    assert result.status == "stopped" and "after 2 iterations" in result.message
     assert tuple(seen) == result.history
 
 
