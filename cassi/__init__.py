@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cassi.photograph.picture import SidePicture as SidePicture
     from cassi.running.reconstruct import reconstruct as reconstruct
     from cassi.running.result import Reconstruction as Reconstruction
-    from cassi.running.tiled_file import reconstruct_tiled as reconstruct_tiled
+    from cassi.running.tiling import reconstruct_tiled as reconstruct_tiled
     from cassi.self_calibration.refined_camera import calibrate_from_captures as calibrate_from_captures
     from cassi.self_calibration.search import align as align
     from cassi.solvers.admm import admm as admm, admm_tv as admm_tv
@@ -52,7 +52,7 @@ _ROOM = {  # public names and their modules, imported on demand so that `cassi -
     "gap_tv": "solvers.gap",
     "least_squares": "solvers.least_squares",
     "reconstruct": "running.reconstruct",
-    "reconstruct_tiled": "running.tiled_file",
+    "reconstruct_tiled": "running.tiling",
     "video_camera": "optics.other_cameras",
 }
 __all__ = list(_ROOM)

@@ -13,7 +13,7 @@ from cassi.cli.main import main
 from cassi.optics.measurement import Measurement
 from cassi.running import progress
 from cassi.running.progress import StepBar, expected_steps
-from cassi.running.tiled_file import reconstruct_tiled
+from cassi.running.tiling import reconstruct_tiled
 from cassi.settings import Settings
 
 SIZE, C = 48, 5

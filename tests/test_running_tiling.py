@@ -28,8 +28,7 @@ from cassi.optics.imprint import imprint_on
 from cassi.optics.measurement import Measurement
 from cassi.priors.learned import MULTIPLE
 from cassi.running import tiling
-from cassi.running.tiled_file import zeros_in_file
-from cassi.running.tiling import solve_tiled, tile_grid
+from cassi.running.tiling import solve_tiled, tile_grid, zeros_in_file
 from cassi.self_calibration.camera_model import CameraModel
 from cassi.self_calibration.found_camera import FoundCamera, read_found_mask
 from cassi.simulation.camera import random_mask
@@ -55,7 +54,7 @@ def psnr(x, reference):
 
 def solved(A, y, solve, **settings):
     x = torch.zeros(A.cube_shape, dtype=y.dtype)
-    return x, solve_tiled(A, y, solve, lambda r, c, v: x[:, r, c].add_(v), **settings)
+    return x, solve_tiled(A, y, solve, x, **settings)
 
 
 @given(
@@ -171,7 +170,7 @@ def test_a_cube_in_a_file_is_told_of_as_one_in_memory(tmp_path, monkeypatch):
     """Its residual by strips, imprint and texture of its most telling part; neither is the file left behind."""
     A, y, _ = frame()
     m = measurement(A, y)
-    for module in ("cassi.choice.automatic", "cassi.running.tiling"):
+    for module in ("cassi.choice.automatic", "cassi.optics.cropping"):
         monkeypatch.setattr(f"{module}.{'WINDOW' if 'choice' in module else 'STRIP'}", 40)
     result = reconstruct_tiled(m, tmp_path / "cube.h5", tile=48, num_iters=5, camera="as-given", device="cpu")
     torch.testing.assert_close(result.residual_image, y - A.forward(result.cube), rtol=0, atol=1e-5)

@@ -20,7 +20,7 @@ from cassi.looking.report_data import read_report, report_of
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
 from cassi.running import pipeline
-from cassi.running.tiled_file import reconstruct_tiled
+from cassi.running.tiling import reconstruct_tiled
 from cassi.running.white import MAX_COLORED, MAX_UNEVEN, light_of, reflectance as divide, unevenness
 from cassi.self_calibration.camera_model import CameraModel
 from cassi.self_calibration.found_camera import FoundCamera

@@ -25,7 +25,7 @@ from cassi.running.pipeline import Listener, reconstruct_measurement
 from cassi.running.plan_file import save_plan
 from cassi.running.progress import StepBar, expected_steps
 from cassi.running.result import Reconstruction, write_result
-from cassi.running.tiled_file import tile_measurement
+from cassi.running.tiling import tile_measurement
 from cassi.settings import Settings
 
 

@@ -19,6 +19,8 @@ from cassi.optics.single_disperser import CASSI
 Shot = CASSI | BlurredCASSI
 Block = Shot | MultiShot
 
+STRIP = 64  # rows of a large cube that are computed with at a time
+
 
 def croppable(A: object) -> TypeGuard[Block]:
     """Whether `crop` supports this camera."""
@@ -79,3 +81,14 @@ def _crop(A: Shot, y: Tensor, rows: slice, columns: slice) -> tuple[Shot, Tensor
     weights[:, inside] = present[rows, detector][:, inside]
     block = replace(A, mask=A.mask[..., rows, columns], weights=weights)
     return block, torch.where(weights > 0, y[rows, detector], 0)
+
+
+def residual_by_strips(A: Block, y: Tensor, cube: Tensor) -> Tensor:
+    """y - Phi x of a cube (C, H, W) that may be larger than memory; rows do not mix: a strip is a camera of its own."""
+    residual = torch.empty_like(y)
+    height, width = cube.shape[-2:]
+    for first in range(0, height, STRIP):
+        rows = slice(first, min(first + STRIP, height))
+        strip, seen = crop(A, y, rows, slice(0, width))
+        residual[..., rows, :] = seen - strip.forward(cube[:, rows].to(y.device))
+    return residual

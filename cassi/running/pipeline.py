@@ -53,7 +53,7 @@ from cassi.evidence.texture import unresolved_bands
 from cassi.files.cubes import resampling
 from cassi.kernels.caller import undisturbed
 from cassi.kernels.dispatch import pick_device
-from cassi.optics.cropping import Block, crop
+from cassi.optics.cropping import Block, crop, residual_by_strips
 from cassi.optics.detector import brightness
 from cassi.optics.imprint import imprint_on
 from cassi.optics.mask_match import compare_with_mask
@@ -67,7 +67,6 @@ from cassi.running.once import Once
 from cassi.running.progress import CAMERA, SIDE, WHITE, run_label
 from cassi.running.result import Reconstruction, turn_and_resample
 from cassi.running.scene import Scene, black_level_left, prepare
-from cassi.running.tiling import residual_by_strips
 from cassi.running.white import Light, check_white, light_of, read_board, reflectance
 from cassi.self_calibration import search
 from cassi.self_calibration.found_camera import FoundCamera

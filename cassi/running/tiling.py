@@ -1,29 +1,57 @@
-"""Frames larger than memory: overlapping tiles, each an exact reconstruction problem of its own, blended together.
+"""Frames larger than memory: overlapping tiles, each an exact reconstruction problem of its own, blended into a file.
 
 A block is its tile and, on every side, a margin of 2 `span` columns (`cassi.optics.cropping`): with the first span
 every pixel of the tile keeps all its detector pixels, with the second so do the pixels that share one with it. `reach`
-pixels more are for the prior.
+pixels more are for the prior. All else is done as for any other frame: checks, camera, plan, result.
 """
 
+import errno
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise, product
+from pathlib import Path
+from typing import Unpack, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.choice.stages import STRIDE, STRIDE_OF_SEVERAL
-from cassi.optics.cropping import Block, crop, light_reach
+from cassi.choice.automatic import choose_plan, window
+from cassi.choice.chain import repeat_stages
+from cassi.choice.outcome import Outcome
+from cassi.choice.plan import Plan
+from cassi.choice.stages import STRIDE, STRIDE_OF_SEVERAL, Watch
+from cassi.choice.uncertainty import bootstrap, standard_deviation
+from cassi.errors import InputError, OutputError, one_line
+from cassi.evidence.noise import CameraNoise
+from cassi.files.atomic import UNABLE
+from cassi.files.cube_store import check_store
+from cassi.kernels.caller import undisturbed
+from cassi.keywords import Keywords
+from cassi.optics.cropping import Block, crop, croppable, light_reach
+from cassi.optics.detector import brightness
+from cassi.optics.measurement import Measurement
 from cassi.priors.learned import MULTIPLE
-from cassi.solvers.loop import Loop, Record, relative_norm
+from cassi.running.arguments import load
+from cassi.running.pipeline import Listener, reconstruct_measurement, scale_plan, with_scene_facts
+from cassi.running.progress import FINAL, TILES, expected_steps, reporting
+from cassi.running.reconstruct import list_settings, warn_caller
+from cassi.running.result import Reconstruction, write_result
+from cassi.running.scene import Scene
+from cassi.settings import TILE, Settings
+from cassi.solvers.loop import Loop, Record, Result, relative_norm
+from cassi.types import PathLike, Progress
 
 Solve = Callable[[Block, Tensor], Tensor]
 """The cube (C, h, w) of a block from its camera, whose row weights leave out foreign light, and its measurement; what
 is known of each voxel besides lies below it, (2 C, h, w)."""
 
 REACH = 32  # [pixel] beyond which a prior is almost independent of its surroundings
-STRIP = 64  # rows of a large cube that are computed with at a time
 # Blocks begin and end at multiples of it [pixel], so that the non-local prior, with patches at every 4th or 5th pixel,
 # and the network, which halves its images, see in a tile what they see in the frame.
 GRID = math.lcm(STRIDE, STRIDE_OF_SEVERAL, MULTIPLE)
@@ -61,13 +89,13 @@ def solve_tiled(
     A: Block,
     y: Tensor,
     solve: Solve,
-    add: Callable[[slice, slice, Tensor], object],
+    x: Tensor,
     *,
     tile: int,
     reach: int = REACH,
     report: Callable[[float], None] = lambda share: None,
 ) -> tuple[Record, ...]:
-    """Solve tile by tile and hand over the parts of the cube, weighted so that their sum is the cube.
+    """Solve tile by tile and add the parts to the cube x, weighted so that their sum is the cube.
 
         x = sum_k window_k x_k,    sum_k window_k = 1
 
@@ -75,7 +103,7 @@ def solve_tiled(
         A, y: the camera and the measurement (H, W') of the whole frame, weighted as the operator.
         solve: any solver, with settings that are the same for all tiles: weights, scale and basis chosen in a tile
             would show as seams.
-        add: called as add(rows, columns, values) with values (C, h, w) to be added to the cube there, or (2 C, h, w).
+        x: zeros (C, H, W), or (2 C, H, W) with what is known besides, on the CPU; may be larger than memory.
         tile, reach: as for `tile_grid`.
         report: called with the share that is done.
 
@@ -87,25 +115,14 @@ def solve_tiled(
     for k in loop:
         part = tiles[k]
         a, b = crop(A, y, *part.block)
-        x = solve(a, b)
-        residual = relative_norm(b - a.forward(x[: a.cube_shape[0]]), b)
+        solved = solve(a, b)
+        residual = relative_norm(b - a.forward(solved[: a.cube_shape[0]]), b)
         within = (slice(k.start - b.start, k.stop - b.start) for k, b in zip(part.kept, part.block, strict=True))
-        values = x[:, *within] * part.window.to(x)
-        add(*part.kept, values)
+        values = solved[:, *within] * part.window.to(solved)
+        x[:, *part.kept] += values.cpu()
         loop.record(values, residual=residual, change=0.0)
         report((k + 1) / len(tiles))
     return loop.result(y).history
-
-
-def residual_by_strips(A: Block, y: Tensor, cube: Tensor) -> Tensor:
-    """y - Phi x of a cube (C, H, W) that may be larger than memory; rows do not mix: a strip is a camera of its own."""
-    residual = torch.empty_like(y)
-    height, width = cube.shape[-2:]
-    for first in range(0, height, STRIP):
-        rows = slice(first, min(first + STRIP, height))
-        strip, seen = crop(A, y, rows, slice(0, width))
-        residual[..., rows, :] = seen - strip.forward(cube[:, rows].to(y.device))
-    return residual
 
 
 def _axis(length: int, tile: int, reach: int, light: int) -> Iterator[tuple[slice, slice, Tensor]]:
@@ -129,3 +146,161 @@ def _axis(length: int, tile: int, reach: int, light: int) -> Iterator[tuple[slic
         margin = 2 * light + reach
         block = slice(max(0, (start - margin) // GRID * GRID), min(length, -(-(stop + margin) // GRID) * GRID))
         yield block, kept, (rise(start) - rise(stop))[kept]
+
+
+def tile_solver(
+    A: Block,
+    y: Tensor,
+    *,
+    wavelengths: np.ndarray | None = None,
+    noise: CameraNoise = CameraNoise(),
+    settings: Settings = Settings(),
+    watch: Watch | None = None,
+) -> tuple[Solve, Outcome]:
+    """A solver for blocks by the plan of the whole frame at brightness 1, and what was chosen."""
+    plan, evidence = cast(Plan | None, settings.plan), None  # `open_files` has read its file
+    if plan is None:
+        plan, evidence = choose_plan(A, y, wavelengths=wavelengths, noise=noise, settings=settings, watch=watch)
+    plan = replace(plan, stages=tuple(stage for stage in plan.stages if stage.in_tiles))
+    bright = brightness(A, y)
+
+    def cube_of(a: Block, b: Tensor) -> Tensor:
+        return repeat_stages(a, b, plan.problem(b, bright), plan.stages, Watch()).x.clamp_(min=0)
+
+    if settings.uncertainty:  # what is of the whole scene comes from its most telling part
+        part = window(A, y) or tuple(slice(0, n) for n in A.cube_shape[-2:])
+        a, b = crop(A, y, *part)
+        whole = bootstrap(a, b, cube_of(a, b), plan, seed=settings.seed)
+
+    def planned(a: Block, b: Tensor) -> Tensor:
+        x = cube_of(a, b)
+        if not settings.uncertainty:
+            return x
+        own = bootstrap(a, b, x, plan, seed=settings.seed)
+        return torch.cat([x, standard_deviation(whole._replace(squared=own.squared), x, bright)])
+
+    nothing = Result(y.new_zeros(()), (), "finished")
+    return planned, Outcome(nothing, "subspace-tv", {}, plan, evidence)
+
+
+@dataclass(frozen=True)
+class InTiles:
+    """A `solve_frames` for one frame: tile by tile, by one plan for all, into a file in a folder."""
+
+    folder: Path
+    tile: int
+    reach: int = REACH
+
+    @torch.no_grad()
+    def __call__(self, scene: Scene, settings: Settings, listener: Listener, start: float) -> list[Outcome]:
+        A, bright = scene.A, brightness(scene.A, scene.y)
+        if not croppable(A):
+            raise InputError(f"a {type(A).__name__} cannot be cut into tiles; reconstruct the frame whole")
+        if scene.found is not None and any(scene.found.remainders):
+            raise InputError(
+                "bands aligned between pixels can be moved in a whole cube only; reconstruct the frame whole"
+            )
+        planned, noise, nm = scale_plan(settings, bright), scene.noise.scaled(1 / bright), scene.wavelengths
+        watch, report = Watch(progress=listener.progress), partial(listener.progress, TILES)
+        solve, chosen = tile_solver(A, scene.y / bright, wavelengths=nm, noise=noise, settings=planned, watch=watch)
+        cubes = zeros_in_file(self.folder, (1 + settings.uncertainty, *A.cube_shape))
+
+        def scaled(a: Block, b: Tensor) -> Tensor:
+            return solve(a, b / bright) * bright
+
+        place = {"tile": self.tile, "reach": self.reach}
+        history = solve_tiled(A, scene.y, scaled, cubes.flatten(0, 1), **place, report=report)
+        x, *spread = cubes
+        outcome = replace(chosen.scaled(bright), result=Result(x, history, "finished"))
+        return [with_scene_facts(replace(outcome, uncertainty=spread[0] if spread else None), scene)]
+
+
+def zeros_in_file(folder: Path, shape: tuple[int, ...]) -> Tensor:
+    """Zeros, float32, which lie in a file without a name and are gone with the tensor, however the process ends.
+
+    Raises:
+        OutputError: the folder cannot hold it, and beside it the result that is made of it.
+    """
+    size = math.prod(shape) * np.dtype(np.float32).itemsize
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.truncate(size)
+            try:
+                os.posix_fallocate(file.fileno(), 0, size)
+            except (OSError, AttributeError) as error:  # of drives and systems that cannot
+                if isinstance(error, OSError) and error.errno not in UNABLE:
+                    raise
+            if shutil.disk_usage(folder).free < size:
+                raise OSError(errno.ENOSPC, "no room for the result beside it")
+            return torch.from_numpy(np.memmap(file, np.float32, "r+", shape=shape))
+    except (OSError, ValueError) as error:
+        what, why = f"cannot hold {size / 2**30:.3g} GiB while a cube is computed", getattr(error, "strerror", error)
+        raise OutputError(f"{folder}: {what}: {one_line(why)}; choose an output on another drive") from error
+
+
+def tile_measurement(
+    m: Measurement, settings: Settings, listener: Listener, *, folder: Path, tile: int, reach: int = REACH
+) -> Reconstruction:
+    """The same of a measurement that is read; the cube lies in a nameless file in a folder."""
+    settings.check_together(TILE, tile)
+    if m.y.ndim != (2 if m.shots is None else 3):
+        raise InputError(f"tiles are for single scenes (H, W') or (K, H, W'), got {m.y.shape}; give single frames")
+    if tile < max(1, reach) or reach < 0:
+        what = f"tiles of {tile} px with {reach} px around them have no interior"
+        raise InputError(f"{what}; use at least {max(1, reach)} px, larger is faster")
+    several = max(m.mask.shape[-2:]) > tile
+    if several and settings.quality == "best":
+        listener.inform("quality best would train another network for each tile: default is used")
+        settings = replace(settings, quality="default")
+
+    def report(step: str, share: float) -> None:
+        listener.progress(step.replace(FINAL, TILES), share)
+
+    solve = InTiles(folder, tile, reach) if several else None
+    result = reconstruct_measurement(m, settings, replace(listener, progress=report), solve, in_file=several)
+    return replace(result, parameters={**result.parameters, "tile": tile, "reach": reach})
+
+
+@undisturbed
+def reconstruct_tiled(
+    measurement: Measurement,
+    output: PathLike,
+    *,
+    tile: int = 512,
+    reach: int = REACH,
+    attributes: Mapping[str, object] | None = None,
+    overwrite: bool = False,
+    progress: bool | Progress = False,
+    **settings: Unpack[Keywords],
+) -> Reconstruction:
+    """Reconstruct a frame larger than memory by the default solver: in tiles, into an HDF5 file.
+
+    Camera, scale, noise, spectral basis and stages are chosen once, as `cassi.reconstruct` does it for the whole frame,
+    and are the same everywhere; a frame that is one tile is reconstructed by that itself. The memory taken depends on
+    the tile, and on the measurement, but not on the cube, which lies in a file without a name in the folder of the
+    output, and then a second time in the output; a camera that is found has a mask for each band, as many numbers as
+    the cube.
+
+    Args:
+        measurement: one scene with its mask and shifts.
+        output: .h5 or .hdf5 file to make, as a result's, with a line of `/history` a tile.
+        tile: size of a tile [pixel]; margins of twice the dispersion and of `reach` come on top.
+        reach: how far a prior carries information [pixel].
+        attributes: further provenance by name.
+        overwrite: replace an existing file.
+        progress, settings: as for `cassi.reconstruct`, which also says what is warned of.
+
+    Raises:
+        InputError: a stack of snapshots, settings that tiles lack, or tile or reach too small.
+        OutputError: the file cannot be written; nothing is left behind.
+    """
+    wanted, output = Settings(**settings), check_store(output, overwrite)
+    m = load(measurement, None, wanted)
+    with reporting(progress, expected_steps(wanted, tiled=True)) as report:
+        listener = Listener(report, warn=warn_caller)
+        result = tile_measurement(m, wanted, listener, folder=output.parent, tile=tile, reach=reach)
+        write_result(output, result, attributes=attributes, overwrite=overwrite)
+    return result
+
+
+list_settings(reconstruct_tiled)

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
-from cassi.running.tiled_file import reconstruct_tiled, tile_solver
-from cassi.running.tiling import REACH, Solve, solve_tiled, tile_grid
+from cassi.running.tiling import REACH, Solve, reconstruct_tiled, solve_tiled, tile_grid, tile_solver
 from cassi.settings import Settings
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
@@ -96,7 +95,7 @@ def seam(x: Tensor, whole: Tensor, tile: int) -> float:
 
 def _in_tiles(A: CASSI, y: Tensor, solve: Solve, tile: int) -> Tensor:
     x = torch.zeros(A.cube_shape)
-    solve_tiled(A, y, solve, lambda rows, columns, values: x[:, rows, columns].add_(values), tile=tile)
+    solve_tiled(A, y, solve, x, tile=tile)
     return x
 
 
