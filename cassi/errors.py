@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from typing import Any, Self
+from typing import Any, Self, SupportsFloat
 
 MAX_DEPTH = 32  # of lists and mappings in a text from a file
 
@@ -74,6 +74,16 @@ def one_line(text: object, limit: int = 300) -> str:
     line = " ".join(str(text).split())
     line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
     return line if len(line) <= limit else line[: limit - 3] + "..."
+
+
+def counted(number: SupportsFloat, noun: str) -> str:
+    """A number and what it counts, in the singular for one.
+
+    Example:
+        >>> counted(1, "band"), counted(28, "band")
+        ('1 band', '28 bands')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def parse_json(text: str) -> Any:

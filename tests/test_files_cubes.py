@@ -86,6 +86,18 @@ def test_output_bands_that_are_none(text):
     refused(resampling, NM, text)
 
 
+def test_output_bands_that_are_none_are_refused_before_anything_is_read(tmp_path, capsys):
+    """Here nothing can be read: the message is that of the bands."""
+    (tmp_path / "m.h5").write_bytes(b"damaged")
+    for way in ({}, {"mask": tmp_path / "m.h5"}):
+        with pytest.raises(cassi.InputError, match="output bands"):
+            cassi.reconstruct(tmp_path / "m.h5", output_bands="450:x:5", **way)
+    with pytest.raises(cassi.InputError, match="output bands"):
+        export_cube(tmp_path / "m.h5", tmp_path / "n.h5", output_bands="450:x:5")
+    assert main(["reconstruct", str(tmp_path / "m.h5"), "--output-bands", "450:x:5"]) == 2
+    assert "output bands" in capsys.readouterr().err
+
+
 def test_output_bands_as_typed():
     assert parse_output_bands("500:520:10nm").tolist() == parse_output_bands("500,510,520").tolist() == [500, 510, 520]
     assert len(parse_output_bands("cave-31")) == 31 and parse_output_bands([5.0]).tolist() == [5]

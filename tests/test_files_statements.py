@@ -341,6 +341,27 @@ def named(path, names, cube):
     return path
 
 
+@pytest.mark.parametrize(
+    ("names", "axis"),
+    [
+        (("angle", "y", "x"), 0),
+        (("lat", "lon", "filters"), 2),
+        (("band", "up", "aside"), 0),
+        (("first", "second", "third"), 2),
+    ],
+)
+def test_axes_of_other_names_are_known_by_those_beside_them(tmp_path, names, axis):
+    """Dimension scales, as of NetCDF-4; where no name is known, by their sizes."""
+    cube = np.random.default_rng(0).random((40, 24, 8), dtype=np.float32)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["cube"] = cube
+        for k, (name, size) in enumerate(zip(names, cube.shape, strict=True)):
+            file[f"scales/{name}"] = np.arange(size)
+            file[f"scales/{name}"].make_scale(name)
+            file["cube"].dims[k].attach_scale(file[f"scales/{name}"])
+    assert np.array_equal(read_cube(tmp_path / "a.h5")[0], np.moveaxis(cube, axis, 0))
+
+
 def no_snapshot(path):
     assert np.array_equal(read_measurement(path).y, Y)
 

@@ -7,7 +7,7 @@ from cassi.cli.options import check
 from cassi.cli.places import check_files
 from cassi.cli.shell import say, warn
 from cassi.cli.spectra import regions_of, write_spectra
-from cassi.errors import InputError
+from cassi.errors import InputError, counted
 from cassi.files import replacing
 from cassi.optics.measurement import REFLECTANCE
 
@@ -65,7 +65,7 @@ def compare_places(args: argparse.Namespace) -> int:
         pairs = [(one, other) for one, other in zip(spectra, references, strict=True) if other is not None]
         compared = [compare_spectra(*pair, scaled=False) for pair in pairs]
         if len(compared) < len(spectra):
-            what = f"{args.reference} has {len(means[0])} bands, {args.cube} {len(spectra[0].mean)}"
+            what = f"{args.reference} has {counted(len(means[0]), 'band')}, {args.cube} {len(spectra[0].mean)}"
             raise InputError(f"{what}, and one of them has no wavelengths to pair them by")
     else:
         table = read_spectrum(args.reference)

@@ -9,6 +9,7 @@ from tqdm import tqdm
 
 from cassi.cli.places import check_folder
 from cassi.cli.shell import say
+from cassi.errors import counted
 
 
 def run(args: argparse.Namespace) -> int:
@@ -21,8 +22,8 @@ def run(args: argparse.Namespace) -> int:
     designs = grid(steps, elements, bands, values_between(args.electrons, whole=False))
     scenes = scenes_of(args.scenes, args.num_scenes)
     output = check_folder(Path(args.output))
-    count = f"camera{'s' * (len(designs) > 1)}, {len(scenes)} scene{'s' * (len(scenes) > 1)}"
-    say(args, f"{len(designs)} {count} of {args.size} x {args.size} px: {', '.join(scenes)}")
+    count = f"{counted(len(designs), 'camera')}, {counted(len(scenes), 'scene')}"
+    say(args, f"{count} of {args.size} x {args.size} px: {', '.join(scenes)}")
     bar = partial(tqdm, unit="run", disable=args.quiet or None)
     scores = study(designs, scenes, output, size=args.size, quality=args.quality, progress=bar)
     rows = [asdict(design) | quality._asdict() for design, quality in scores.items()]

@@ -103,7 +103,6 @@ def run_many(args: argparse.Namespace, task: Task, fingerprint: str) -> int:
     with those beside it."""
     begun = time.time()
     asked = settings_of(args, task)
-    open_files(asked)  # raises what is wrong with them, before a camera is searched for
     followed = replace(asked, plan=args.save_plan, prior="auto", quality="default", num_iters=None)
     if args.save_plan and Path(args.save_plan).is_file() and not args.overwrite:  # as an interrupted run left it
         load_plan(args.save_plan, as_prior(followed.weights))  # raises what is wrong with it

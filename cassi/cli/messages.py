@@ -8,7 +8,7 @@ from typing import Any
 
 from cassi.cli.reading import Task
 from cassi.cli.shell import say, warn
-from cassi.errors import InputError, Note
+from cassi.errors import InputError, Note, counted
 from cassi.files import describe
 from cassi.kernels.dispatch import pick_device
 from cassi.looking.metrics import score
@@ -41,8 +41,8 @@ def describe_measurement(args: argparse.Namespace, m: Measurement, *, many: bool
     """Print what a measurement is and what was inferred; InputError for one that holds nothing of a scene."""
     if not many and (nothing := no_scene_reason(m)):
         raise InputError(f"{m.source}: {nothing}; look at the capture, and give another")
-    shots = "" if m.shots is None else f", {m.shots} shots"
-    say(args, f"{m.source}: measurement {_size(m.y.shape)}, mask {_size(m.mask.shape)}, {len(m.shifts)} bands{shots}")
+    bands = counted(len(m.shifts), "band") + ("" if m.shots is None else f", {m.shots} shots")
+    say(args, f"{m.source}: measurement {_size(m.y.shape)}, mask {_size(m.mask.shape)}, {bands}")
     for note in m.notes:
         warn(args, note) if Note(note).kind == "too many" else inform(args, note)
 

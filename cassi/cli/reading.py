@@ -15,14 +15,14 @@ from cassi.calibration.dark_frame import less_dark, read_dark
 from cassi.calibration.estimate import Calibration, calibrated_frame_count, read_calibrated
 from cassi.cli.options import check, values_for
 from cassi.cli.shell import command_line
-from cassi.errors import InputError, Note
+from cassi.errors import InputError, Note, counted
 from cassi.evidence.noise import CameraNoise
 from cassi.files import Levels, ReadOptions, file_sha256, frame_count, shared_levels
 from cassi.files.frames import find_files, frame_name, is_stack, natural, options_of_shots, stated_shots
 from cassi.files.reading import open_measurement
 from cassi.optics.mask_match import TURNS, check_masks
 from cassi.optics.measurement import Measurement, check_arrays, join_shots
-from cassi.running.arguments import read_options
+from cassi.running.arguments import open_files, read_options
 from cassi.running.fingerprint import Frame
 from cassi.running.many import by_name
 from cassi.settings import MANY, SHOTS, Settings
@@ -97,7 +97,7 @@ class Task:
 
 def make_task(args: argparse.Namespace, files: Sequence[str]) -> Task:
     """The task in the options, checked before a snapshot is read; its places are not settled yet."""
-    source, output = Path(files[0]), Path(args.output or "")
+    settings, source, output = _settings(args), Path(files[0]), Path(args.output or "")
     stated = _stated_shots(files[0]) if os.path.isfile(source) else None
     given = max(len(args.mask), len(args.calibration))
     shots = args.shots or (given if given > 1 else stated) or 1
@@ -114,7 +114,6 @@ def make_task(args: argparse.Namespace, files: Sequence[str]) -> Task:
     if many or shots > 1:  # of one shot in the order of the numbers in their names
         others = [*args.mask, *args.calibration, *filter(None, [args.bad_pixels, args.dark])]
         names = [str(file) for file in find_files(files, others)]
-    settings = _settings(args)
     read = _reading(args, settings, names, shots, together=many or shots > 1)
     alone = len(files) == 1 and names == list(files)
     frames = _frames(args, names, read, alone=alone) if many or shots > 1 else [_scene(names)]
@@ -139,7 +138,9 @@ def _settings(args: argparse.Namespace) -> Settings:
     if args.align or args.calibration:
         values["camera"] = "align" if args.align else "as-given"
     CameraNoise(args.gain, None if args.gain is None else args.read_noise)
-    return Settings(**values)
+    settings = Settings(**values)
+    open_files(settings.without_white())  # raises what is wrong with them, before a snapshot is read
+    return settings
 
 
 def _reading(
@@ -168,12 +169,13 @@ def _frames(args: argparse.Namespace, files: Sequence[str], read: Reading, *, al
     if is_stack(first, args.key) if shots > 1 else alone:
         count = calibrated_frame_count(first, key=args.key) if args.calibration else frame_count(first, read.each[0])
         if shots > 1 and (count is None or count % shots or (len(files) > 1 and count != shots)):
-            raise InputError(f"{first}: holds {count or 1} snapshots, expected the {shots} shots of a scene")
+            raise InputError(f"{first}: holds {counted(count or 1, 'snapshot')}, expected the {shots} shots of a scene")
     if count is not None and (count != shots or count == 1):
         return [Frame(frame_name(Path(first).stem, k), first, k) for k in range(count // shots)]
     size = 1 if count == shots else shots
     if len(files) % size:
-        raise InputError(f"{len(files)} files for scenes of {shots} shots; give {shots} for each scene, or a stack")
+        what = f"{counted(len(files), 'file')} for scenes of {shots} shots"
+        raise InputError(f"{what}; give {shots} for each scene, or a stack")
     files = sorted(files, key=natural) if shots == 1 else files
     return by_name(_scene(files[k : k + size]) for k in range(0, len(files), size))
 

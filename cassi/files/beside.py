@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cassi.errors import InputError
+from cassi.errors import InputError, counted
 from cassi.files.container import Entry
 from cassi.files.layout import band_axis
 from cassi.files.opening import open_container
@@ -54,7 +54,7 @@ def read_sensitivity(
         notes.append("the light is divided by the sensitivity of each detector pixel")
         dead = ~(np.isfinite(values) & (values > 0))
         if dead.any():
-            notes.append(f"{np.count_nonzero(dead)} pixels without sensitivity are treated as bad")
+            notes.append(f"treated as bad: {counted(np.count_nonzero(dead), 'pixel')} without sensitivity")
         return np.where(dead, 1, values), dead
     return None, None
 
@@ -95,9 +95,9 @@ def bad_pixels_of(
     if raw.dtype.kind != "f":
         return raw, bad
     if declares_missing and (missing := np.isnan(raw).reshape(-1, *raw.shape[-2:]).any(0)).any():
-        notes.append(f"{np.count_nonzero(missing)} pixels that the file declares missing are marked as bad")
+        notes.append(f"treated as bad: {counted(np.count_nonzero(missing), 'pixel')} that the file declares missing")
         bad = any_bad((missing, bad))
     if bad is not None and (blank := bad & ~np.isfinite(raw)).any():
-        notes.append(f"{np.count_nonzero(blank)} bad pixels hold NaN or Inf and were set to 0")
+        notes.append(f"set to 0: {counted(np.count_nonzero(blank), 'bad pixel')} with NaN or Inf")
         raw = np.where(blank, 0, raw)
     return raw, bad

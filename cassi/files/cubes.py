@@ -10,7 +10,7 @@ import torch
 from scipy.interpolate import CubicSpline
 from torch import Tensor
 
-from cassi.errors import InputError, import_extra
+from cassi.errors import InputError, counted, import_extra
 from cassi.files.container import LETTERS
 from cassi.files.layout import bands_first, stack_order
 from cassi.files.opening import open_container
@@ -173,8 +173,8 @@ def resampling(
     gap = float(np.median(np.diff(nm[order])))
     width = f"about {resolution:.0f} nm" if resolution else f"no less than the gap between bands, {gap:.0f} nm"
     words = (
-        f"the cube is interpolated to {len(inside)} wavelengths, {inside.min():g} to {inside.max():g} nm{lost}; it "
-        f"resolves {width}, however close they are"
+        f"the cube is interpolated to {counted(len(inside), 'wavelength')}, {inside.min():g} to {inside.max():g} "
+        f"nm{lost}; it resolves {width}, however close they are"
     )
     return Resampling(inside, np.asarray(weights), words)
 
@@ -226,6 +226,7 @@ def export_cube(
         >>> export_cube(path, os.path.join(folder, "a.npz"), turn_result="90", output_bands="450:550:25")[0][:47]
         'the cube is interpolated to 5 wavelengths, 450 '
     """
+    bands = None if output_bands is None else parse_output_bands(output_bands)
     container = open_container(Path(source))
     cube, nm = read_cube(source)
     datasets = {
@@ -237,8 +238,8 @@ def export_cube(
     }
     attributes = {name: value for name, value in container.attributes.items() if not name.startswith("_")}
     said = list[str]()
-    if output_bands is not None:
-        nm, weights, words = resampling(nm, output_bands, float(str(attributes.get("resolution_nm", 0))))
+    if bands is not None:
+        nm, weights, words = resampling(nm, bands, float(str(attributes.get("resolution_nm", 0))))
         cube, said, attributes["output_bands"] = resample(cube, weights), [words], nm.tolist()
         for name in {"truth", "uncertainty", "visibility"} & set(datasets):
             datasets[name] = resample(datasets[name], weights, spread=name == "uncertainty")

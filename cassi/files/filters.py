@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cassi.errors import InputError
+from cassi.errors import InputError, counted
 from cassi.files.opening import open_container
 from cassi.files.options import ReadOptions
 from cassi.files.tables import rows_of_numbers
@@ -27,7 +27,7 @@ def read_masks(options: ReadOptions, size: Sequence[int], notes: list[str]) -> n
     R, X = (None if one is None else _array(one, "matrix") for one in (options.response, options.crosstalk))
     masks = Mosaic.from_pattern(P, (size[0], size[1]), R, crosstalk=X, offset=offset).mask.numpy()
     what = f"a mosaic of {P.shape[0]} x {P.shape[1]} pixels, seen from pixel ({offset[0]}, {offset[1]}) on"
-    notes.append(f"{what}: {len(masks)} bands")
+    notes.append(f"{what}: {counted(len(masks), 'band')}")
     return masks
 
 

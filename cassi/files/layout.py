@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from cassi.errors import InputError
+from cassi.errors import InputError, counted
 from cassi.files.container import Container, Entry
 from cassi.optics.geometry import DEFAULT_STEP, Shifts, _whole, as_shifts, infer_shifts
 from cassi.optics.other_cameras import double_disperser
@@ -87,8 +87,8 @@ def match_layout(entry: Entry, mask_entry: Entry, num_bands: int | None) -> tupl
     pairs = [(a, b) for a in stacks for b in planes if b is None or num_bands in (None, mask_entry.shape[b])]
     if not pairs:
         raise InputError(
-            f"mask '{mask_entry.name}' {mask_entry.shape} has no axis of {num_bands} bands; for several shots, give "
-            "their number (--shots)"
+            f"mask '{mask_entry.name}' {mask_entry.shape} has no axis of {counted(num_bands or 0, 'band')}; for "
+            "several shots, give their number (--shots)"
         )
     for transposed in (False, True):
         for stack, plane in pairs:
@@ -200,7 +200,7 @@ def shifts_and_mask(
         steps = ", ".join(f"{step:g}" for step in dict.fromkeys(np.diff(seen).tolist()))
         notes.append(f"'{name}' is displaced by {steps} px from band to band")
     if sheared and stored is not None and stored.size != len(mask):
-        raise InputError(f"the mask '{name}' has {len(mask)} bands, 'shifts' holds {stored.size}")
+        raise InputError(f"the mask '{name}' has {counted(len(mask), 'band')}, 'shifts' holds {stored.size}")
     if not sheared or shifts is None or np.ptp(shifts) == 0:
         return infer_shifts(image, mask.shape, stored, step, num_bands, notes), mask
     offsets = shifts - shifts.min()

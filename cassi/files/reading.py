@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cassi.errors import InputError, Note, one_line, parse_json
+from cassi.errors import InputError, Note, counted, one_line, parse_json
 from cassi.files.atomic import file_sha256
 from cassi.files.beside import bad_pixels_of, read_bad_pixels, read_mean_band, read_sensitivity, sensitivity_of, upright
 from cassi.files.container import NAMES, Container, Entry, number_in, read_list
@@ -101,8 +101,7 @@ class OpenedMeasurement:
         full: np.ndarray = np.logical_or.reduce(saturated.reshape(-1, *saturated.shape[-2:]))
         if count := int(np.count_nonzero(full)):
             origin["saturated"] = count
-            are = "pixel is" if count == 1 else "pixels are"
-            notes.append(f"{count} saturated {are} treated as bad")
+            notes.append(f"treated as bad: {counted(count, 'saturated pixel')}")
             bad = any_bad((full, bad))
         if bad is not None and bad.all():
             raise InputError(f"{self.entry.where}: every detector pixel is marked bad or saturated")
@@ -237,7 +236,7 @@ def _geometry(
         if not np.isfinite(stored).all():
             raise InputError(f"{shifts.where} must be finite [pixel]")
         if num_bands not in (None, stored.size):
-            raise InputError(f"{shifts.where} holds {stored.size} bands, {num_bands} were given")
+            raise InputError(f"{shifts.where} holds {counted(stored.size, 'band')}, {num_bands} were given")
         steps, stated = np.diff(stored), number_in("step", shifts)
         if stated is not None and steps.any() and np.ptp(steps) == 0 and stated != steps[0]:
             raise InputError(f"{shifts.where} are {steps[0]:g} px apart, the step is {stated:g} px; give it")

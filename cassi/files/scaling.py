@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cassi.errors import InputError, Note
+from cassi.errors import InputError, Note, counted
 from cassi.files.container import Entry, number_in
 from cassi.files.options import Levels
 from cassi.files.statements import is_packed, scaled
@@ -22,7 +22,7 @@ def to_float32(values: np.ndarray, name: str) -> np.ndarray:
     bad = int(result.size - np.count_nonzero(np.isfinite(result)))
     if bad:
         raise InputError(
-            f"{name} holds {bad} values that are NaN, Inf or too large for float32, of {result.size}; "
+            f"{name} holds NaN, Inf or numbers too large for float32 in {bad} of {result.size} values; "
             "replace them; in a snapshot, mark their pixels as bad (--bad-pixels, bad_pixels)"
         )
     size = max(float(result.max(initial=0)), -float(result.min(initial=0)))
@@ -201,10 +201,10 @@ def read_leading(entry: Entry, axis: int | None, frames: int | slice | None = No
     count, part = entry.shape[axis], slice(None) if frames is None else frames
     if isinstance(part, int):
         if not -count <= part < count:
-            raise InputError(f"'{entry.name}' has {count} frames, there is no frame {frames}")
+            raise InputError(f"'{entry.name}' has {counted(count, 'frame')}, there is no frame {frames}")
         part = slice(part % count, part % count + 1)
     if frames is not None and not range(count)[part]:
-        raise InputError(f"'{entry.name}' has {count} frames, {frames} selects none of them")
+        raise InputError(f"'{entry.name}' has {counted(count, 'frame')}, {frames} selects none of them")
     selection = tuple(part if k == axis else slice(None) for k in range(len(entry.shape)))
     values = np.moveaxis(entry.read(selection), axis, 0)
     return values[0] if isinstance(frames, int) else values

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.integrate import simpson
 
-from cassi.errors import InputError
+from cassi.errors import InputError, counted
 from cassi.files.tables import read_table
 from cassi.types import PathLike
 
@@ -43,7 +43,7 @@ def read_spectrum(path: PathLike) -> Spectrum:
         raise InputError(f"{path}: wavelengths must be positive; delete the other lines")
     nm, where = np.unique(nm, return_inverse=True)
     if len(nm) < 2:
-        raise InputError(f"{path}: values of {len(nm)} wavelengths; expected a spectrum of two at least")
+        raise InputError(f"{path}: values of {counted(len(nm), 'wavelength')}; expected a spectrum of two at least")
     return Spectrum(nm, np.bincount(where, values) / np.bincount(where))
 
 

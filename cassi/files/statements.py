@@ -203,8 +203,11 @@ def in_memory(name: str, values: object, units: object = None) -> Entry:
 def letters(stated: object, rank: int) -> str | None:
     """The axes N frame, C band, H row and W column of an array of this rank, from letters or words; None if unclear.
 
+    Beside rows and columns, an axis of another name counts images, as bands do; beside bands or frames, two axes of
+    other names are rows and columns.
+
     Example:
-        >>> letters("wavelength, y, x", 3), letters("HWC", 3), letters(["dim_0", "dim_1"], 2)
+        >>> letters("angle, y, x", 3), letters(["downtrack", "crosstrack", "bands"], 3), letters(["dim_0", "dim_1"], 2)
         ('CHW', 'HWC', None)
     """
     texts = np.asarray(stated).reshape(-1).tolist()
@@ -213,7 +216,9 @@ def letters(stated: object, rank: int) -> str | None:
         words = list(words[0])
     words = [word.lower().removeprefix("detector_") for word in words]
     found = [LETTER.get(word, LETTER.get(word.rstrip("s"))) for word in words]
-    return valid_axes("".join(letter or "?" for letter in found), rank)
+    known = {*found} - {None}
+    others = iter("HW" if known and not known & {"H", "W"} else "NC" if "C" in known else "CN" if "H" in known else "")
+    return valid_axes("".join(letter or next(others, "?") for letter in found), rank)
 
 
 def numbers(name: str, value: object) -> np.ndarray:

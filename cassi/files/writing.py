@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cassi.errors import InputError, OutputError, import_extra
+from cassi.errors import InputError, OutputError, counted, import_extra
 from cassi.files.atomic import check_place, replacing, signals_held
 from cassi.files.container import Attributes as Attributes
 from cassi.files.formats.envi import DATA
@@ -53,7 +53,7 @@ def write_cube(
         raise InputError(f"cube must be (C, H, W) or (N, C, H, W) and not empty, got {cube.shape}")
     bands = None if wavelengths is None else np.asarray(wavelengths, dtype=np.float64).reshape(-1)
     if bands is not None and bands.size != cube.shape[-3]:
-        raise InputError(f"{bands.size} wavelengths for {cube.shape[-3]} bands; give one per band")
+        raise InputError(f"{counted(bands.size, 'wavelength')} for a cube of {cube.shape[-3]}; give one per band")
     if taken := {"cube", "wavelengths", "history"} & set(datasets or {}):
         raise InputError(f"dataset name '{min(taken)}' is taken; choose another")
     arrays = {"cube": cube} | ({} if bands is None else {"wavelengths": bands}) | dict(datasets or {})

@@ -13,7 +13,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from cassi.errors import InputError
+from cassi.errors import InputError, counted
 from cassi.kernels import cpu
 from cassi.kernels.jit import is_off
 
@@ -90,7 +90,7 @@ def pick_device(name: str | torch.device = "auto") -> torch.device:
         raise InputError(f"device {str(name)!r} is not supported: expected auto, cpu, cuda or cuda:N")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device.type == "cuda" and (device.index or 0) >= count:
-        available = f"{count} CUDA device{'s' if count > 1 else ''}" if count else "no CUDA device"
+        available = counted(count, "CUDA device") if count else "no CUDA device"
         raise InputError(f"device {str(name)!r} is not available: this machine has {available}; use auto or cpu")
     return device
 

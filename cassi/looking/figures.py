@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from PIL import Image
 from torch import Tensor
 
-from cassi.errors import InputError
+from cassi.errors import InputError, counted
 from cassi.files.atomic import replacing
 from cassi.looking.color import Array, as_cube, color_note, cube_to_srgb, shown_range, value_label, white_level
 from cassi.looking.drawing import draw_points, draw_scale_bar, draw_spectra, draw_strip, strip_of
@@ -121,7 +121,7 @@ def bands(
     ideal = np.sqrt(1.6 * len(chosen) * values.shape[1] / values.shape[2])  # for a page of about 3:2
     columns = min(len(chosen), int(np.ceil(ideal)))
     strip = strip_of(values, centers, chosen, columns=columns, width=width, tinted=tinted, uncertainty=sigma)
-    heading = ", ".join(filter(None, (title, f"{len(chosen)} of {len(values)} bands, all on one scale")))
+    heading = ", ".join(filter(None, (title, f"{len(chosen)} of {counted(len(values), 'band')}, all on one scale")))
     figure, (axes,) = plots(width + BAR, strip.height + 5 * LINE, title=heading)
     draw_strip(axes, strip, value_label(unit))
     return figure

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import numpy as np
 from PIL import Image
 
-from cassi.errors import InputError, parse_json
+from cassi.errors import InputError, counted, parse_json
 from cassi.files.atomic import write_text
 from cassi.files.frames import natural
 from cassi.looking.color import cube_to_srgb
@@ -117,12 +117,13 @@ def _card(data: ReportData) -> dict[str, Any]:
     small = take_every(data.cube, -(-max(data.cube.shape[1:]) // MAX_SIDE))
     file = io.BytesIO()
     colors, camera = cube_to_srgb(small, data.wavelengths), data.provenance.get("camera")
+    size = f"{counted(bands, 'band')}, {height} x {width} px"
     message = str(camera.get("message") or "") if isinstance(camera, Mapping) else ""
     Image.fromarray((255 * colors).round().astype(np.uint8)).save(file, "PNG")
     return {
         "picture": base64.b64encode(file.getvalue()).decode("ascii"),
         "problems": data.problems(),
-        "lines": [f"{bands} bands, {height} x {width} px", *(f"{name}: {value}" for name, value in data.numbers())],
+        "lines": [size, *(f"{name}: {value}" for name, value in data.numbers())],
         "method": str(data.choice.get("prior") or data.choice.get("solver") or ""),
         "plan": str(data.parameters.get("plan") or ""),
         "camera": ": ".join(filter(None, [str(data.parameters.get("camera") or ""), message])),  # asked for, and found

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from cassi.errors import InputError
+from cassi.errors import InputError, counted
 from cassi.files.spectrum_files import Spectrum, band_means
 from cassi.looking.color import value_label
 from cassi.looking.drawing import band_name
@@ -52,8 +52,9 @@ class SpectrumComparison:
     def __str__(self) -> str:
         estimate, level = self.estimate, float(np.sqrt(np.nanmean(self.reference**2)))
         outside = " (the rest of it lies outside of the scene)" if estimate.is_cut else ""
+        bands = f"{self.bands} of {counted(len(estimate.mean), 'band')}"
         lines = [
-            f"{estimate.region.name}, {estimate.num_pixels} px{outside}, {self.bands} of {len(estimate.mean)} bands: "
+            f"{estimate.region.name}, {estimate.num_pixels} px{outside}, {bands}: "
             f"angle {self.angle:.2f} degrees, RMSE {self.rmse:.3g} ({self.rmse / level:.1%} of the reference), scale "
             f"{self.scale:.4g}"
         ]

@@ -10,7 +10,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from cassi.errors import InputError
+from cassi.errors import InputError, counted
 from cassi.optics.protocol import Camera, cached, check_weights, private_copy
 
 # Standard deviation of the error of a mask, relative to its greatest transmission: none is known better. On nine CAVE
@@ -39,7 +39,7 @@ class CodedAperture(Camera):
         if self.mask.ndim not in (2, 3) or 0 in self.mask.shape:
             raise ValueError(f"mask must be (H, W) or (C, H, W) and not empty, got {tuple(self.mask.shape)}")
         if self.mask.ndim == 3 and self.mask.shape[0] != len(self.shifts):
-            what = f"mask has {self.mask.shape[0]} bands but there are {len(self.shifts)} shifts"
+            what = f"mask has {counted(self.mask.shape[0], 'band')} but there are {len(self.shifts)} shifts"
             raise ValueError(f"{what}; give one shift per mask band")
         if not (isinstance(self.mask_error, Real) and 0 <= self.mask_error < math.inf):
             raise InputError(f"mask_error must be a number >= 0, relative to the maximum, got {self.mask_error!r}")
@@ -51,8 +51,8 @@ class CodedAperture(Camera):
         """One line: bands, sizes, shifts, dtype and device."""
         size, detector = (" x ".join(str(n) for n in shape[-2:]) for shape in (self.cube_shape, self.measurement_shape))
         return (
-            f"<{type(self).__name__}: {len(self.shifts)} bands, scene {size} px, detector {detector} px, shifts "
-            f"{min(self.shifts):g} to {max(self.shifts):g} px, {self.dtype} on {self.device}>"
+            f"<{type(self).__name__}: {counted(len(self.shifts), 'band')}, scene {size} px, detector {detector} px, "
+            f"shifts {min(self.shifts):g} to {max(self.shifts):g} px, {self.dtype} on {self.device}>"
         )
 
     @property

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from cassi.errors import InputError
+from cassi.errors import InputError, counted
 
 Shifts = tuple[int, ...] | tuple[float, ...]
 DEFAULT_STEP = 2
@@ -38,7 +38,7 @@ def fitting_geometries(difference: int, limit: int = 6) -> list[tuple[int, int]]
 def _list_fits(difference: int) -> str:
     if difference == 0:
         return "only step 0 fits (any number of bands)"
-    options = ", ".join(f"{bands} bands with step {step}" for bands, step in fitting_geometries(difference))
+    options = ", ".join(f"{counted(bands, 'band')} with step {step}" for bands, step in fitting_geometries(difference))
     return f"what fits: {options}"
 
 
@@ -57,17 +57,18 @@ def infer_shifts(
         if num_bands not in (None, mask_shape[0]):
             raise InputError(f"the mask has {mask_shape[0]} bands, {num_bands} were given; for shots use MultiShot")
         num_bands = mask_shape[0]
+    inferred = f"inferred from the widths {detector} and {width}"
     sizes = f"measurement is {detector} columns wide, mask {width}: a difference of {difference}"
     if stored is not None:
         if num_bands not in (None, stored.size):
-            what = f"the mask has {num_bands} bands, 'shifts' holds {stored.size}"
+            what = f"the mask has {counted(num_bands, 'band')}, 'shifts' holds {stored.size}"
             raise InputError(f"{what}; for several shots of a scene use cassi.files.frames.read_scene, or --shots")
         _check_span(stored, difference, sizes)
         return as_shifts(stored)
     if step is None and num_bands is None:
         step = DEFAULT_STEP if difference % DEFAULT_STEP == 0 else 1
         num_bands = 1 + difference // step
-        notes.append(f"{num_bands} bands inferred from the widths {detector} and {width} with the usual step {step} px")
+        notes.append(f"{counted(num_bands, 'band')} {inferred} with the usual step {step} px")
     elif num_bands is None and step is not None:
         if step == 0 and difference == 0:
             num_bands = 1
@@ -76,7 +77,7 @@ def infer_shifts(
             raise InputError(f"step {step:g} does not fit: {sizes}; {_list_fits(difference)}")
         else:
             num_bands = 1 + round(abs(difference / step))
-            notes.append(f"{num_bands} bands inferred from the widths {detector} and {width} with step {step:g} px")
+            notes.append(f"{counted(num_bands, 'band')} {inferred} with step {step:g} px")
     elif step is None and num_bands is not None:
         if num_bands == 1:
             step = 0.0
@@ -85,7 +86,7 @@ def infer_shifts(
             raise InputError(f"{what}; {_list_fits(difference)}")
         else:
             step = difference / (num_bands - 1)
-            notes.append(f"step {step:g} px inferred from the widths {detector} and {width} and {num_bands} bands")
+            notes.append(f"step {step:g} px {inferred} and {num_bands} bands")
     shifts = np.arange(num_bands or 1) * float(step or 0)
     _check_span(shifts, difference, f"{num_bands} bands with step {step:g} do not fit: {sizes}")
     return as_shifts(shifts)

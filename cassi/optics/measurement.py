@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from cassi.errors import InputError
+from cassi.errors import InputError, counted
 from cassi.optics.geometry import Shifts
 from cassi.optics.wavelengths import same_bands
 
@@ -115,7 +115,7 @@ class Measurement:
         size = " x ".join(str(n) for n in self.y.shape)
         mask = " x ".join(str(n) for n in self.mask.shape)
         source = f" of {self.source}" if self.source else ""
-        return f"<Measurement{source}: {size} px, mask {mask}, {len(self.shifts)} bands, {self.unit}>"
+        return f"<Measurement{source}: {size} px, mask {mask}, {counted(len(self.shifts), 'band')}, {self.unit}>"
 
     @property
     def num_scenes(self) -> int:

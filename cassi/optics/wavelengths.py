@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cassi.errors import InputError, one_line
+from cassi.errors import InputError, counted, one_line
 
 MIN_WAVELENGTH = 100.0  # [nm]; glass, quartz and air absorb what is shorter
 MAX_WAVELENGTH = 1e5  # [nm]; longer is no light of a lens
@@ -137,7 +137,7 @@ def same_bands(nm: Sequence[float] | np.ndarray | None, other: Sequence[float] |
 
 def span(nm: Sequence[float] | np.ndarray) -> str:
     """A list of wavelengths in words, from the first to the last."""
-    return f"{len(nm)} bands, {nm[0]:g} to {nm[-1]:g} nm"
+    return f"{counted(len(nm), 'band')}, {nm[0]:g} to {nm[-1]:g} nm"
 
 
 def check_wavelengths(values: np.ndarray, num_bands: int, name: str, *, of: str = "bands") -> np.ndarray:
@@ -147,7 +147,7 @@ def check_wavelengths(values: np.ndarray, num_bands: int, name: str, *, of: str 
     """
     values = np.asarray(values, dtype=np.float64).reshape(-1)
     if values.size != num_bands:
-        raise InputError(f"{name}: {values.size} values for {num_bands} {of}; give one for each")
+        raise InputError(f"{name}: {counted(values.size, 'value')} for {num_bands} {of}; give one for each")
     if not np.all(np.isfinite(values)) or np.any(values <= 0):
         raise InputError(f"{name}: wavelengths must be positive and finite [nm]")
     if np.unique(values).size < values.size:

@@ -13,6 +13,7 @@ from cassi.calibration.dark_frame import less_dark, read_dark
 from cassi.choice.plan import Plan, name_of
 from cassi.errors import InputError
 from cassi.evidence.noise import CameraNoise
+from cassi.files.cubes import parse_output_bands
 from cassi.files.filters import read_masks
 from cassi.files.frames import read_scene
 from cassi.files.layout import displaced_down, sheared_masks, shifts_and_mask
@@ -156,8 +157,10 @@ def open_files(settings: Settings) -> Settings:
     """The settings with the files that they name read: weights of the network, photograph, and plan.
 
     Raises:
-        InputError: a file that cannot be read, or a value of another kind.
+        InputError: a file that cannot be read, or a value of another kind; wavelengths of the cube that are none.
     """
+    if settings.output_bands is not None:
+        parse_output_bands(settings.output_bands)
     weights, side, plan = settings.weights, settings.side, settings.plan
     if isinstance(weights, str | os.PathLike):
         weights = as_prior(weights)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.errors import Note
+from cassi.errors import Note, counted
 from cassi.evidence.judge import MAX_IMPRINT, POOR_FIT
 from cassi.optics.measurement import MAX_TRANSMISSION, MaskCheck, Measurement
 from cassi.running.result import CONCERN, Reconstruction
@@ -225,7 +225,7 @@ def _dim(result: Reflectance) -> Note | None:
         return None
     names = ", ".join(f"{k + 1}" if nm is None else f"{nm[k]:.0f} nm" for k in weak[:6]) + ", ..." * (weak.size > 6)
     return Note(
-        f"the reference has little light in {weak.size} of {light.size} bands ({names}): "
+        f"the reference has little light in {weak.size} of {counted(light.size, 'band')} ({names}): "
         f"{light[weak].min() / light.max():.1%} of the brightest band, reflectance there is mostly noise; use a lamp "
         "with light in them, or leave them out"
     )

@@ -24,7 +24,7 @@ import torch
 from filelock import Timeout
 from torch import Tensor
 
-from cassi.errors import InputError, OutputError, one_line
+from cassi.errors import InputError, OutputError, counted, one_line
 from cassi.files.atomic import DISK_FULL, check_place, file_sha256, hold, remove_abandoned, write_text
 from cassi.files.formats.hdf5 import open_file
 from cassi.files.frames import find_files, frame_name, natural
@@ -194,7 +194,7 @@ def reconstruct_many(
             count = batch or (1 if executor else _at_once(read, solve, [job.frame for job in todo]))
             work = partial(_solve_and_write, read=read, attributes=dict(attributes or {}), after=after)
             workers = _threads(solve, count) if executor is None else nullcontext((executor, {"solve": solve}))
-            what = f"{len(todo)} snapshot{'s' * (len(todo) != 1)}"
+            what = counted(len(todo), "snapshot")
             with workers as (pool, own), StepBar([what], shown=progress) as bar, ExitStack() as given_up:
                 names: dict[Future[dict[str, Any]], str] = {}
                 for job in todo:

@@ -73,13 +73,14 @@ def reconstruct(
     if wanted.device == "auto" and (reason := unused_gpu()):
         warn_caller(reason)
     mask = mask if isinstance(mask, Camera) else as_numpy(mask)
+    opened = open_files(wanted.without_white())  # before anything is measured or read: what is wrong shows first
+    wanted = replace(wanted, weights=opened.weights, side=opened.side, plan=opened.plan)
     if isinstance(mask, np.ndarray | str | os.PathLike | None):
         m = load(measurement, mask, wanted)
         if isinstance(wanted.white, str | os.PathLike):
             wanted = replace(wanted, white=load(wanted.white, mask, wanted))
         with reporting(progress, expected_steps(wanted, m.num_scenes)) as report:
             return reconstruct_measurement(m, wanted, Listener(report, warn=warn_caller, monitor=monitor))
-    wanted = open_files(wanted)
     scene = prepare_camera(mask, measurement, wanted)  # type: ignore[arg-type]
     if scene.doubt:
         warn_caller(scene.doubt)

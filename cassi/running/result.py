@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
-from cassi.errors import Note
+from cassi.errors import Note, counted
 from cassi.files import write_cube
 from cassi.files.cubes import TURNS, resample, resampling, turn
 from cassi.optics.measurement import MaskCheck, Measurement, any_bad
@@ -210,10 +210,10 @@ class Reconstruction:
     def __repr__(self) -> str:
         """One line: size, solver, how it ended."""
         *frames, bands, height, width = self.cube.shape
-        many = f"{frames[0]} cubes of " if frames else ""
+        many = (f"{frames[0]} cubes of " if frames else "") + counted(bands, "band")
         range_ = "" if self.wavelengths is None else f", {self.wavelengths[0]:g} to {self.wavelengths[-1]:g} nm"
         return (
-            f"<Reconstruction: {many}{bands} bands{range_}, {height} x {width} px, by {self.outcomes[0].solver} in "
+            f"<Reconstruction: {many}{range_}, {height} x {width} px, by {self.outcomes[0].solver} in "
             f"{self.seconds:.3g} s ({STATUS_WORDS[self.status]}), residual {self.residual:.2%}>"
         )
 
