@@ -90,12 +90,9 @@ def test_output_bands_that_are_none_are_refused_before_anything_is_read(tmp_path
     """Here nothing can be read: the message is that of the bands."""
     (tmp_path / "m.h5").write_bytes(b"damaged")
     for way in ({}, {"mask": tmp_path / "m.h5"}):
-        with pytest.raises(cassi.InputError, match="output bands"):
-            cassi.reconstruct(tmp_path / "m.h5", output_bands="450:x:5", **way)
-    with pytest.raises(cassi.InputError, match="output bands"):
-        export_cube(tmp_path / "m.h5", tmp_path / "n.h5", output_bands="450:x:5")
-    assert main(["reconstruct", str(tmp_path / "m.h5"), "--output-bands", "450:x:5"]) == 2
-    assert "output bands" in capsys.readouterr().err
+        refused(cassi.reconstruct, tmp_path / "m.h5", output_bands="450:x:5", **way)
+    refused(export_cube, tmp_path / "m.h5", tmp_path / "n.h5", output_bands="450:x:5")
+    check_refusal(capsys, main(["reconstruct", str(tmp_path / "m.h5"), "--output-bands", "450:x:5"]))
 
 
 def test_output_bands_as_typed():

@@ -150,7 +150,7 @@ def test_levels_and_saturation(tmp_path, arrays):
     m = read_measurement(path, levels=Levels(bit_depth=12, black_level=100))
     assert m.y[1, 1] == pytest.approx(900 / 3995)
     assert np.argwhere(m.bad_pixels).tolist() == [[0, 0]]
-    assert "1 saturated pixel is treated as bad" in m.notes
+    assert "treated as bad: 1 saturated pixel" in m.notes
     m = read_measurement(path, levels=Levels(black_level=100, saturation=4000))
     assert np.argwhere(m.bad_pixels).tolist() == [[0, 0], [3, 4]]
     refused(read_measurement, path, levels=Levels(black_level=5000))
