@@ -33,8 +33,15 @@ settings.register_profile(
 settings.load_profile("cassi")
 
 # Kernels that are not in the cache yet are compiled by one process, while the next one does what needs none of them:
-# two that come to the same kernel at a time would both compile it. All other files follow in the order of names.
-FIRST = ("test_kernels_cpu.py", "test_looking_report.py", "test_looking_server.py", "test_looking_figures.py")
+# two that come to the same kernel at a time would both compile it. Then come the longest files, so that no process
+# waits for one of them at the end, and all others in the order of names.
+FIRST = (
+    "test_kernels_cpu.py", "test_looking_report.py", "test_looking_server.py", "test_looking_figures.py",
+    "test_self_calibration_search.py", "test_kernels_ahead.py", "test_files_bombs.py", "test_cuda_budgets.py",
+    "test_cli_cluster.py", "test_self_calibration_elements_of_several.py", "test_scripts_reconstruct.py",
+    "test_real_captures.py", "test_cli_shell.py", "test_scripts_benchmark.py", "test_kill.py", "test_kernels_gpu.py",
+    "test_self_calibration_refined_camera.py", "test_scripts_train.py", "test_photograph_solver.py",
+)  # fmt: skip
 
 
 LONG = (
@@ -108,7 +115,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if is_long(item.path):
             item.add_marker("long")
-    items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
+    place = {name: k for k, name in enumerate(FIRST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(FIRST)))
     if "slow" in config.option.markexpr or os.environ.get("CASSI_SLOW_TESTS", "0") == "1":
         return
     skip = pytest.mark.skip(reason="slow: run with -m slow or CASSI_SLOW_TESTS=1")

@@ -153,7 +153,7 @@ def test_a_file_that_is_none_of_a_scheduler(tmp_path, name):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP] if os.name != "nt" else [])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM] if os.name != "nt" else [])
 def test_processes_of_this_machine_listen_to_it_alone_and_end_without_a_traceback(night, tmp_path, number):
     """The signal goes to all of them, as from a keyboard."""
     pytest.importorskip("distributed")

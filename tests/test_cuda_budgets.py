@@ -14,6 +14,7 @@ from torch import Tensor
 
 import cassi
 from cassi import CASSI
+from cassi.choice.mirrors import Views
 from cassi.choice.stages import Learned, NonLocal, Tv
 from cassi.cli.main import main
 from cassi.optics.imprint import MOVES, _matrices
@@ -54,17 +55,17 @@ def test_the_default_keeps_to_its_budget():
 
 
 def test_views_are_solved_together():
-    """Four launch less than a quarter more than one does, and their cube is that of the CPU."""
-    _, mask, y = scene(64, 28, seed=3)
-    settings: dict[str, Any] = {"num_bands": 28, "step": 2, "camera": "as-given"}
+    """Four launch a tenth more than one does, and their cube is that of the CPU."""
+    _, mask, y = scene(40, 10, seed=3)
+    settings: dict[str, Any] = {"num_bands": 10, "step": 2, "camera": "as-given", "quality": "fast"}
     expected, launches = cassi.reconstruct(y, mask, device="cpu", views=4, **settings), []
     with pretend_cuda() as ledger:
         for views in (1, 4):
             ledger.launches.clear()
             found = cassi.reconstruct(y, mask, device="cuda", views=views, **settings)
             launches.append(ledger.launches.total())
-        assert launches[1] <= 1.25 * launches[0], ledger.told()
-        assert found.plan.stages == expected.plan.stages
+        assert launches[1] <= 1.15 * launches[0], ledger.told()
+        assert found.plan.stages == expected.plan.stages and Views(4) in found.plan.stages
         close(found.cube, expected.cube)
 
 

@@ -3,14 +3,14 @@
 import os
 import signal
 import stat
-import subprocess
-import sys
+import time
 from multiprocessing import get_context
 
 import numpy as np
 import pytest
 from messages import refuses
 
+from cassi.cli.main import program
 from cassi.files import OutputError, read_cube, replacing, write_cube
 from cassi.files.atomic import file_sha256, remove_abandoned, signals_held, write_text
 from cassi.files.cube_store import gather_cubes
@@ -139,20 +139,22 @@ def test_a_hash_is_of_what_lies_there_now_whatever_its_time_says(tmp_path):
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_terminal_that_is_closed_ends_a_run_like_a_signal_to_end(tmp_path, number, ignored):
     """Nothing is left; `nohup` is respected."""
-    program = f"""if True:
-        import os, signal, sys, time
-        from cassi.cli.main import program
-        from cassi.files import replacing
-        def entry():
-            with replacing(sys.argv[1] + "/c.h5") as temporary:
-                temporary.write_text("all")
-                os.kill(os.getpid(), {int(number)})
-                time.sleep(0.2)
-            return 0
-        if {ignored}: signal.signal({int(number)}, signal.SIG_IGN)
-        program(entry)"""
-    done = subprocess.run([sys.executable, "-c", program, tmp_path])
-    assert done.returncode == (0 if ignored else 128 + number)
+
+    def entry():
+        with replacing(tmp_path / "c.h5") as temporary:
+            temporary.write_text("all")
+            os.kill(os.getpid(), number)
+            time.sleep(0.2)
+        return 0
+
+    def run():
+        signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
+        program(entry)
+
+    process = get_context("fork").Process(target=run)
+    process.start()
+    process.join()
+    assert process.exitcode == (0 if ignored else 128 + number)
     assert [path.name for path in tmp_path.iterdir()] == (["c.h5"] if ignored else [])
 
 

@@ -88,17 +88,25 @@ def test_nor_where_it_would_be_of_no_use(started, monkeypatch, what):
 
 @pytest.mark.parametrize("path", ["", ".", "{here}", "{here}:", ":other"])
 def test_nothing_of_the_working_folder_is_run(tmp_path, monkeypatch, path):
-    for name in ("numba", "llvmlite", "numpy", "torch", "cassi"):
-        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'RUN')!r}, 'a').close()\nraise SystemExit\n")
+    """The process that is started finds none of these packages there."""
+    names = ("numba", "llvmlite", "numpy", "torch", "cassi")
+    for name in names:
+        (tmp_path / f"{name}.py").write_text("raise SystemExit\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", path.format(here=tmp_path))
     monkeypatch.setattr(ahead, "cache_folder", lambda: str(tmp_path / "none"))
     monkeypatch.setattr(ahead, "num_cores", lambda: 2)
     monkeypatch.setenv("CASSI_COMPILED", "1")
-    process = ahead.compile_beside()
-    assert process is not None
-    process.wait(600)
-    assert not (tmp_path / "RUN").exists()
+    start = subprocess.Popen
+    find = f"import importlib.util as u; print(*(u.find_spec(name).origin for name in {names}), sep='\\n')"
+
+    def instead(words, stdout, **more):
+        assert words[-2:] == ["-m", "cassi.kernels.ahead"]
+        return start([*words[:-2], "-c", find], stdout=subprocess.PIPE, text=True, **more)
+
+    monkeypatch.setattr(subprocess, "Popen", instead)
+    found = ahead.compile_beside().communicate(timeout=600)[0].split()
+    assert len(found) == len(names) and not any(Path(origin).is_relative_to(tmp_path) for origin in found)
 
 
 @pytest.mark.long

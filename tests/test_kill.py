@@ -82,14 +82,20 @@ def test_a_sequence_is_gathered_wholly_or_not_at_all(tmp_path):
         }
 
 
-@pytest.mark.parametrize("name", ["simulate", "sequence", "refine"])
-def test_a_command_that_is_killed(tmp_path, name):
-    """The script itself, a moment of each place; on a system that can fork."""
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """What the commands are given; on a system that can fork."""
     if not hasattr(kill.os, "fork") or sys.platform == "darwin":
         pytest.skip("the script kills forks of itself: Windows has none, and on macOS they are not safe after imports")
+    folder = tmp_path_factory.mktemp("prepared")
+    kill.run_in_fork(kill.prepare, folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["simulate", "sequence", "refine"])
+def test_a_command_that_is_killed(prepared, name):
+    """The script itself, a moment of each place."""
     told: list[str] = []
-    if name != "simulate":
-        kill.run_in_fork(kill.prepare, tmp_path)
     signals = [signal.SIGHUP, signal.SIGINT] if name == "simulate" else [signal.SIGKILL]
-    assert kill.tried(tmp_path, name, moments=1, signals=signals, say=told.append) == 0, told
+    assert kill.tried(prepared, name, moments=1, signals=signals, say=told.append) == 0, told
     assert len(told) == 2 * len(signals) and all("1 moments" in line for line in told)

@@ -73,13 +73,12 @@ def test_an_exact_camera_stays_exact(scene, mask):
 @pytest.mark.parametrize(
     ("pose", "down", "right", "off"),
     [
-        ({"dx": 1.0, "dy": -1.0}, {"1": -1}, {"1": 1}, 0.05),
         # farther than the search around a place reaches: it begins where the comparison with the mask says
         ({"dx": 6.0, "dy": -4.0}, {"1": -4}, {"1": 6}, 0.15),
         # at the border, 64 px from the center, 0.9 degrees are 1.0 px and 0.75 % are 0.48 px
         ({"rotation": 0.9, "scale": 1.0075}, {"x": -1.0053, "y": 0.48}, {}, 0.1),
     ],
-    ids=["moved", "moved far", "turned and magnified"],
+    ids=["moved far", "turned and magnified"],
 )
 def test_a_mask_out_of_place_is_found(scene, mask, pose, down, right, off):
     found = find_placed(photographed(scene, moved(mask, **pose), mask))
@@ -93,7 +92,8 @@ def test_where_nobody_has_seen_the_mask_pixels_are_left_out(scene, mask, tmp_pat
     """Cut out one row and one column off: what lies beyond the picture is another part of the mask."""
     m = photographed(scene, np.roll(mask, (-1, 1), (0, 1)), mask)
     found = find_placed(m)
-    assert found.accepted
+    assert found.accepted and found.errors[1] < found.errors[0]
+    assert (found.model.down["1"], found.model.right["1"]) == (pytest.approx(-1, abs=0.05), pytest.approx(1, abs=0.15))
     used = found.in_place(m)
     assert used.bad_pixels[-1].all() and used.bad_pixels[5:-5, 0].all(), "the last row; the first band's first column"
     assert not used.bad_pixels[5:-5, 20:-20].all(axis=1).any()
