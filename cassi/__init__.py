@@ -14,9 +14,12 @@ if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
 if TYPE_CHECKING:
     from cassi.calibration.estimate import Calibration as Calibration, calibrate as calibrate
     from cassi.errors import InputError as InputError
-    from cassi.optics.mosaic import Mosaic as Mosaic
     from cassi.optics.multi_shot import MultiShot as MultiShot
-    from cassi.optics.other_cameras import double_disperser as double_disperser, video_camera as video_camera
+    from cassi.optics.other_cameras import (
+        Mosaic as Mosaic,
+        double_disperser as double_disperser,
+        video_camera as video_camera,
+    )
     from cassi.optics.single_disperser import CASSI as CASSI
     from cassi.photograph.picture import SidePicture as SidePicture
     from cassi.running.reconstruct import reconstruct as reconstruct
@@ -34,7 +37,7 @@ _ROOM = {  # public names and their modules, imported on demand so that `cassi -
     "CASSI": "optics.single_disperser",
     "Calibration": "calibration.estimate",
     "InputError": "errors",
-    "Mosaic": "optics.mosaic",
+    "Mosaic": "optics.other_cameras",
     "MultiShot": "optics.multi_shot",
     "Reconstruction": "running.result",
     "Record": "solvers.loop",

@@ -37,7 +37,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 WRITERS = ("files/atomic.py", "files/writing.py", "files/formats/hdf5.py",
-           "running/many.py", "looking/film.py", "simulation/optical_bench.py", "priors/learned.py",
+           "running/many.py", "looking/overview.py", "simulation/optical_bench.py", "priors/learned.py",
            "training/loop.py")  # fmt: skip
 CODES = {signal.SIGTERM: 128 + signal.SIGTERM, signal.SIGHUP: 128 + signal.SIGHUP, signal.SIGINT: 130}
 SIGNALS = ("KILL", "TERM", "HUP", "INT")

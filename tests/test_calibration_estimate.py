@@ -14,7 +14,7 @@ from cassi.calibration.estimate import Calibration, calibrate, read_calibrated
 from cassi.calibration.frames_on_disk import find_frames, read_frames
 from cassi.cli.main import run
 from cassi.files import read_measurement
-from cassi.looking.calibration_figures import detector, dispersion as dispersion_figure
+from cassi.looking.camera_figures import detector, dispersion as dispersion_figure
 from cassi.looking.metrics import psnr
 from cassi.optics.measurement import Measurement
 from cassi.running.reconstruct import reconstruct

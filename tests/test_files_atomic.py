@@ -13,7 +13,7 @@ from messages import refuses
 from cassi.cli.main import program
 from cassi.files import OutputError, read_cube, replacing, write_cube
 from cassi.files.atomic import file_sha256, remove_abandoned, signals_held, write_text
-from cassi.files.cube_store import gather_cubes
+from cassi.files.writing import gather_cubes
 
 posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX")
 LONG = "n" * 120

@@ -21,8 +21,8 @@ from messages import refused
 from cassi.cli.main import main
 from cassi.files import OutputError, open_container, read_cube, read_measurement, write_cube, write_measurement
 from cassi.files.atomic import check_place, file_sha256, write_text
-from cassi.files.cube_store import gather_cubes
 from cassi.files.spectrum_files import read_spectrum
+from cassi.files.writing import gather_cubes
 from cassi.looking.regions import read_regions
 from cassi.optics.measurement import Measurement
 from cassi.photograph.picture import read_side_picture

@@ -26,7 +26,7 @@ from cassi.files import (
     write_cube,
     write_measurement,
 )
-from cassi.files.cube_store import gather_cubes
+from cassi.files.writing import gather_cubes
 from cassi.optics.measurement import Measurement
 
 BANDS = [450.0, 500.0, 550.0, 600.0, 650.0]

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from cassi.files import read_cube, replacing, write_cube
-from cassi.files.cube_store import gather_cubes
+from cassi.files.writing import gather_cubes
 
 MOMENTS = 12
 

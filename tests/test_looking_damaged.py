@@ -9,7 +9,7 @@ import pytest
 from cassi.cli.main import main
 from cassi.errors import InputError, parse_json
 from cassi.files import write_cube
-from cassi.files.cube_store import gather_cubes
+from cassi.files.writing import gather_cubes
 from cassi.looking.overview import write_index
 from cassi.looking.regions import Region, read_regions, spectrum_of
 from cassi.looking.report_data import read_report

@@ -9,9 +9,9 @@ import pytest
 from messages import refused
 
 from cassi.errors import OutputError
+from cassi.looking.comparison import compare_spectra
 from cassi.looking.regions import Region, read_regions, spectrum_of, table_of, write_regions
 from cassi.looking.report_data import ReportData
-from cassi.looking.spectrum_comparison import compare_spectra
 
 CUBE = np.random.default_rng(0).random((3, 12, 15)).astype(np.float32)
 NM = np.array([450.0, 550.0, 650.0])

@@ -17,7 +17,7 @@ from messages import refused, refuses
 from cassi.files import write_cube
 from cassi.looking import report_page
 from cassi.looking.report_data import read_report
-from cassi.looking.server import address_of, make_server
+from cassi.looking.report_page import address_of, make_server
 
 BANDS, HEIGHT, WIDTH = 4, 60, 220
 ROOT = Path(__file__).resolve().parents[1]

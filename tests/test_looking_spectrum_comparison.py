@@ -5,9 +5,9 @@ import pytest
 from messages import refused
 
 from cassi.files.spectrum_files import Spectrum
+from cassi.looking.comparison import compare_spectra, spectra_figure
 from cassi.looking.regions import Region, spectrum_of
 from cassi.looking.report_data import ReportData
-from cassi.looking.spectrum_comparison import compare_spectra, spectra_figure
 
 NM = np.array([450.0, 500.0, 550.0, 600.0])
 VALUES = np.array([1.0, 2.0, 2.0, 4.0])

@@ -13,7 +13,7 @@ from cassi.choice.stages import Tv
 from cassi.cli.main import main
 from cassi.evidence.noise import NoiseModel
 from cassi.files import read_cube, read_measurement, write_cube, write_measurement
-from cassi.files.cube_store import gather_cubes
+from cassi.files.writing import gather_cubes
 from cassi.looking.comparison import compare
 from cassi.optics.measurement import Measurement, join_shots
 from cassi.optics.wavelengths import pair_bands, same_bands

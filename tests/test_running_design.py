@@ -9,7 +9,7 @@ import torch
 from messages import refused
 
 from cassi.files import write_cube
-from cassi.looking.design_figures import choices_figure
+from cassi.looking.camera_figures import choices_figure
 from cassi.running import design as module
 from cassi.running.design import Design, as_csv, element_mask, evaluate, grid, open_scene, paint_scene, scenes_of, study
 

@@ -14,7 +14,7 @@ from cassi.evidence import fitting
 from cassi.evidence.held_out import hold_out
 from cassi.evidence.noise import NoiseModel
 from cassi.files import read_measurement, write_arrays, write_measurement
-from cassi.looking.calibration_figures import mask_error
+from cassi.looking.camera_figures import mask_error
 from cassi.optics.building import build_camera
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI

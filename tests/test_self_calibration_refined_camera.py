@@ -14,7 +14,7 @@ from scipy import ndimage
 from cassi import CASSI, calibrate_from_captures
 from cassi.cli.main import run
 from cassi.files import read_measurement
-from cassi.looking import calibration_figures
+from cassi.looking import camera_figures
 from cassi.optics.measurement import Measurement, camera_difference
 from cassi.self_calibration import refined_camera
 from cassi.self_calibration.found_camera import FoundCamera
@@ -111,9 +111,9 @@ def test_dark_frames_are_subtracted_from_captures(tmp_path, captures, refined, f
 
 
 def test_every_figure_is_drawn(refined):
-    arrows = calibration_figures.displacement(refined).axes[0].collections[0]
+    arrows = camera_figures.displacement(refined).axes[0].collections[0]
     assert np.allclose(arrows.V, 1, atol=0.1) and np.allclose(arrows.U, 0, atol=0.1)
-    assert len(calibration_figures.sharpness(refined).axes[0].lines[0].get_xdata()) == len(SHIFTS)
+    assert len(camera_figures.sharpness(refined).axes[0].lines[0].get_xdata()) == len(SHIFTS)
 
 
 @pytest.fixture

@@ -8,10 +8,9 @@ import torch
 from scipy import ndimage
 
 from cassi import CASSI
-from cassi.kernels.smoothing import gaussian_blur
-from cassi.sequence import measured_motion as module
-from cassi.sequence.measured_motion import estimate_motion
-from cassi.sequence.motion import warp
+from cassi.kernels.images import gaussian_blur
+from cassi.sequence import motion as module
+from cassi.sequence.motion import estimate_motion, warp
 
 F64 = torch.float64
 C, HEIGHT, WIDTH = 4, 40, 48

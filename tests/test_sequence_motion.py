@@ -6,8 +6,7 @@ import torch
 from messages import refused
 from scipy import ndimage
 
-from cassi.kernels.displacement import displace, displacement_matrix, transpose
-from cassi.kernels.smoothing import gaussian_blur
+from cassi.kernels.images import displace, displacement_matrix, gaussian_blur, transpose
 from cassi.sequence.motion import optical_flow, warp
 
 F64 = torch.float64

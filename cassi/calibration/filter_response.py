@@ -12,7 +12,7 @@ import numpy as np
 from cassi.calibration.estimate import _bad_pixels, _stack
 from cassi.errors import InputError
 from cassi.files import write_arrays
-from cassi.optics.mosaic import Mosaic
+from cassi.optics.other_cameras import Mosaic
 
 
 class FilterResponse(NamedTuple):

@@ -58,7 +58,7 @@ from cassi.evidence.noise import CameraNoise, fit_noise
 from cassi.kernels.covariance import covariance_sum
 from cassi.optics.cropping import Block, crop, croppable, highest_variance_window
 from cassi.optics.detector import brightness, object_level
-from cassi.optics.mosaic import Mosaic
+from cassi.optics.other_cameras import Mosaic
 from cassi.optics.protocol import Camera, check_measurement
 from cassi.priors.learned import MIN_BANDS, LearnedPrior, shipped_prior
 from cassi.priors.spectral_basis import principal_basis

@@ -23,7 +23,7 @@ from cassi.evidence.fitting import fit
 from cassi.evidence.held_out import Split
 from cassi.evidence.judge import is_better
 from cassi.kernels.covariance import covariance_sum
-from cassi.kernels.smoothing import gaussian_blur
+from cassi.kernels.images import gaussian_blur
 from cassi.priors.spectral_basis import principal_basis, smooth_basis
 
 SCENE_COMPONENTS = 10  # of a basis that is learned from a cube

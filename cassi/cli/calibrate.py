@@ -15,7 +15,7 @@ from cassi.looking.style import Figure
 
 def run(args: argparse.Namespace) -> int:
     """Read the frames, calibrate, write, report."""
-    from cassi.looking import calibration_figures as fig
+    from cassi.looking import camera_figures as fig
 
     check("calibrate", args)
     files = find_frames(args.folder, args.wavelengths)

@@ -43,9 +43,9 @@ def compare_places(args: argparse.Namespace) -> int:
     from cassi.files import read_cube
     from cassi.files.cubes import check_turned_alike
     from cassi.files.spectrum_files import Spectrum, read_spectrum
+    from cassi.looking.comparison import compare_spectra, paired_spectrum
     from cassi.looking.regions import spectrum_of
     from cassi.looking.report_data import read_report
-    from cassi.looking.spectrum_comparison import compare_spectra, paired_spectrum
 
     data = read_report(args.cube, frame=args.frame)
     regions = regions_of(args)

@@ -14,7 +14,7 @@ from cassi.errors import counted
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate what is left of the grid, then write the table and the figures."""
-    from cassi.looking.design_figures import choices_figure
+    from cassi.looking.camera_figures import choices_figure
     from cassi.looking.figures import save_figures
     from cassi.running.design import grid, scenes_of, study, values_between
 

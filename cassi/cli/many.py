@@ -17,10 +17,10 @@ from cassi.cli.places import figures_folder
 from cassi.cli.reading import Task, provenance
 from cassi.cli.shell import say, warn
 from cassi.errors import InputError
-from cassi.files.cube_store import gather_cubes
 from cassi.files.opening import SUFFIXES
 from cassi.files.reading import open_measurement
-from cassi.looking.film import write_film
+from cassi.files.writing import gather_cubes
+from cassi.looking.overview import write_film
 from cassi.looking.report_data import ReportData, read_report
 from cassi.optics.measurement import Measurement, camera_difference
 from cassi.priors.learned import as_prior

@@ -13,8 +13,7 @@ from cassi.cli.reading import Task, make_task, provenance
 from cassi.cli.shell import say, warn
 from cassi.errors import InputError, OutputError, import_extra
 from cassi.files.atomic import check_place
-from cassi.files.cube_store import check_store
-from cassi.files.writing import Attributes
+from cassi.files.writing import Attributes, check_store
 from cassi.kernels.dispatch import pick_device, unused_gpu
 from cassi.looking.report_data import ReportData, read_report, report_of
 from cassi.optics.measurement import Measurement

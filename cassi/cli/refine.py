@@ -24,7 +24,7 @@ MAX_CAPTURES = 12  # captures that a camera is fitted to
 
 def run(args: argparse.Namespace) -> int:
     """Read the captures, fit the camera, write, report."""
-    from cassi.looking import calibration_figures as fig
+    from cassi.looking import camera_figures as fig
 
     folder = figures_folder(args.figures, Path(args.output))
     measurements = _captures(args)

@@ -12,8 +12,8 @@ from cassi.errors import InputError
 from cassi.files.atomic import replacing, write_text
 
 if TYPE_CHECKING:
+    from cassi.looking.comparison import SpectrumComparison
     from cassi.looking.regions import Region, RegionSpectrum
-    from cassi.looking.spectrum_comparison import SpectrumComparison
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,8 +42,8 @@ def write_spectra(
     args: argparse.Namespace, spectra: "list[RegionSpectrum]", compared: "Sequence[SpectrumComparison]" = ()
 ) -> None:
     """The table and the figure that are asked for."""
+    from cassi.looking.comparison import spectra_figure
     from cassi.looking.regions import table_of
-    from cassi.looking.spectrum_comparison import spectra_figure
 
     if args.csv is not None:
         write_text(args.csv, table_of(spectra, [comparison.columns for comparison in compared]), args.overwrite)

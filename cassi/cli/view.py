@@ -8,7 +8,7 @@ from contextlib import suppress
 def run(args: argparse.Namespace) -> int:
     """Serve the page until Ctrl-C."""
     from cassi.looking.report_data import read_report
-    from cassi.looking.server import address_of, make_server
+    from cassi.looking.report_page import address_of, make_server
 
     server = make_server(read_report(args.result, frame=args.frame), port=args.port)
     if not args.quiet:

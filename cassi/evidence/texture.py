@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cassi.kernels.smoothing import gaussian_blur
+from cassi.kernels.images import gaussian_blur
 
 FINE, BRIGHT = 4.0, 8.0  # standard deviations of Gaussians: texture is finer than the first [pixel]
 LIT = 0.5  # of the 90 % quantile of the light

@@ -11,7 +11,7 @@ from cassi.files.opening import open_container
 from cassi.files.options import ReadOptions
 from cassi.files.tables import rows_of_numbers
 from cassi.files.wavelength_files import TABLES
-from cassi.optics.mosaic import Mosaic
+from cassi.optics.other_cameras import Mosaic
 from cassi.types import PathLike
 
 BAYER = ("rggb", "bggr", "grbg", "gbrg")
@@ -21,7 +21,7 @@ def read_masks(options: ReadOptions, size: Sequence[int], notes: list[str]) -> n
     """The masks (C, H, W) of a mosaic sensor from `pattern`, `pattern_offset`, `response` and `crosstalk`.
 
     Raises:
-        InputError: see `read_pattern` and `cassi.optics.mosaic.Mosaic.from_pattern`.
+        InputError: see `read_pattern` and `cassi.optics.other_cameras.Mosaic.from_pattern`.
     """
     P, offset = read_pattern(options.pattern), options.pattern_offset
     R, X = (None if one is None else _array(one, "matrix") for one in (options.response, options.crosstalk))

@@ -10,7 +10,15 @@ import numpy as np
 
 from cassi.errors import InputError, Note, counted, one_line, parse_json
 from cassi.files.atomic import file_sha256
-from cassi.files.beside import bad_pixels_of, read_bad_pixels, read_mean_band, read_sensitivity, sensitivity_of, upright
+from cassi.files.beside import (
+    bad_pixels_of,
+    read_bad_pixels,
+    read_mean_band,
+    read_sensitivity,
+    read_truth,
+    sensitivity_of,
+    upright,
+)
 from cassi.files.container import NAMES, Container, Entry, number_in, read_list
 from cassi.files.filters import read_masks
 from cassi.files.layout import displaced_down, image_size, is_found_camera, match_layout, sheared_masks, shifts_and_mask
@@ -18,7 +26,6 @@ from cassi.files.opening import open_container
 from cassi.files.options import Levels, ReadOptions
 from cassi.files.scaling import bit_depth_of, digits, levels_of, mask_to_float32, plan_counts, read_leading
 from cassi.files.statements import stated_as
-from cassi.files.truth import read_truth
 from cassi.files.wavelength_files import differing, parse_wavelengths, read_wavelengths, wavelength_source
 from cassi.optics.geometry import check_step
 from cassi.optics.measurement import Measurement, any_bad

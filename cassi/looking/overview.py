@@ -1,4 +1,4 @@
-"""Results at a glance: small pictures with the main numbers, in a notebook or on the page of a folder."""
+"""Results at a glance: small pictures with the main numbers, in a notebook or on the page of a folder; and a film."""
 
 import base64
 import io
@@ -10,12 +10,13 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
+from numpy.typing import ArrayLike
 from PIL import Image
 
 from cassi.errors import InputError, counted, parse_json
-from cassi.files.atomic import write_text
+from cassi.files.atomic import check_place, replacing, write_text
 from cassi.files.frames import natural
-from cassi.looking.color import cube_to_srgb
+from cassi.looking.color import cube_to_srgb, white_level
 from cassi.looking.report_data import ReportData, of_a_file, read_report, take_every
 from cassi.looking.report_page import write_report
 from cassi.looking.templates import page_of
@@ -128,3 +129,38 @@ def _card(data: ReportData) -> dict[str, Any]:
         "plan": str(data.parameters.get("plan") or ""),
         "camera": ": ".join(filter(None, [str(data.parameters.get("camera") or ""), message])),  # asked for, and found
     }
+
+
+MAX_SIDE = 256  # of the film [pixel]
+RATE = 8  # frames per second
+
+
+def write_film(
+    path: PathLike,
+    frame: Callable[[int], np.ndarray],
+    count: int,
+    wavelengths: ArrayLike | None = None,
+    *,
+    overwrite: bool = False,
+) -> Path:
+    """Write an animated GIF of `count` cubes frame(t), t from 0, one in memory at a time, all with the white of the
+    first.
+
+    Raises:
+        OutputError: the file exists, or its folder does not.
+    """
+    path = Path(path)
+    check_place(path, overwrite)
+    first = frame(0)
+    every = -(-max(first.shape[-2:]) // MAX_SIDE)
+    white = white_level(first, wavelengths)
+
+    def picture(t: int) -> Image.Image:
+        cube = frame(t) if t else first
+        colors = cube_to_srgb(cube[:, ::every, ::every], wavelengths, white=white)
+        return Image.fromarray((255 * colors).round().astype(np.uint8))
+
+    with replacing(path, overwrite) as temporary, temporary.open("wb") as file:
+        later = (picture(t) for t in range(1, count))
+        picture(0).save(file, "GIF", save_all=True, append_images=later, duration=1000 // RATE, loop=0)
+    return path

@@ -1,4 +1,4 @@
-"""The HTML page of a report: its content, and the packing of its cubes.
+"""The HTML page of a report, and a small local server for it: its content, and the packing of its cubes.
 
 `page/` beside this file has the templates, and the script for drawing, pointer and keyboard. The templates escape text
 from the input, and the content security policy of the page allows no other script and no request.
@@ -8,13 +8,15 @@ import base64
 import math
 import zlib
 from collections.abc import Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cassi.errors import OutputError
+from cassi.errors import InputError, OutputError, one_line
 from cassi.files.atomic import check_place, replacing
 from cassi.looking.color import color_note, cube_to_srgb, shown_range, value_label
 from cassi.looking.methods import methods_text
@@ -183,3 +185,40 @@ def _plain(value: object) -> object:
 def _number(value: float, digits: int = 3) -> str:
     """A number with some digits; zero without sign."""
     return f"{value + 0.0:.{digits}g}"
+
+
+def make_server(data: ReportData, *, port: int = 0) -> ThreadingHTTPServer:
+    """Create a server for the report of a result; `serve_forever()` runs it, `server_close()` ends it.
+
+    It accepts only requests from this machine, and none from foreign pages (DNS rebinding). Port 0 is any free port.
+
+    Raises:
+        InputError: the port is not available.
+    """
+    page = make_page(data).encode(errors="backslashreplace")
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.headers.get("Host", "").rpartition(":")[0] not in ("127.0.0.1", "localhost"):
+                self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
+            elif self.path != "/":
+                self.send_error(HTTPStatus.NOT_FOUND)
+            else:
+                self.send_response(HTTPStatus.OK)
+                self.send_header("Content-Type", "text/html; charset=utf-8")
+                self.send_header("Content-Length", str(len(page)))
+                self.end_headers()
+                self.wfile.write(page)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Log nothing, so that the terminal keeps showing the address."""
+
+    try:
+        return ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    except (OSError, OverflowError) as error:
+        raise InputError(f"cannot listen on port {port}: {one_line(error)}; choose another --port") from error
+
+
+def address_of(server: ThreadingHTTPServer) -> str:
+    """The address to open in a browser."""
+    return f"http://127.0.0.1:{server.server_address[1]}/"

@@ -10,8 +10,8 @@ from cassi.errors import InputError
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.coded_aperture import MASK_ERROR
 from cassi.optics.measurement import Measurement, for_kernels
-from cassi.optics.mosaic import Mosaic
 from cassi.optics.multi_shot import MultiShot
+from cassi.optics.other_cameras import Mosaic
 from cassi.optics.psf import gaussian_psf
 from cassi.optics.single_disperser import CASSI
 

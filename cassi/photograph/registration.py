@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from scipy.optimize import least_squares
 from torch import Tensor
 
-from cassi.kernels.smoothing import gaussian_blur
+from cassi.kernels.images import gaussian_blur
 from cassi.optics.protocol import Camera
 from cassi.photograph.similarity import Similarity
 

@@ -30,7 +30,7 @@ from cassi.choice.uncertainty import bootstrap, standard_deviation
 from cassi.errors import InputError, OutputError, one_line
 from cassi.evidence.noise import CameraNoise
 from cassi.files.atomic import UNABLE
-from cassi.files.cube_store import check_store
+from cassi.files.writing import check_store
 from cassi.kernels.caller import undisturbed
 from cassi.keywords import Keywords
 from cassi.optics.cropping import Block, crop, croppable, light_reach

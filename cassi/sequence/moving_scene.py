@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from cassi.kernels.displacement import displace, displacement_matrix, transpose
+from cassi.kernels.images import displace, displacement_matrix, transpose
 from cassi.optics.protocol import Camera, Derived
 
 

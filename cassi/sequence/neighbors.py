@@ -22,12 +22,11 @@ from cassi.choice.stages import State, Tv, Watch, alternating_stages
 from cassi.evidence.held_out import Split
 from cassi.evidence.judge import Verdict, accepts, is_better
 from cassi.evidence.noise import CameraNoise, fit_noise
-from cassi.kernels.smoothing import gaussian_blur
+from cassi.kernels.images import gaussian_blur
 from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera
 from cassi.priors.spectral_basis import analyse
-from cassi.sequence.measured_motion import estimate_motion
-from cassi.sequence.motion import optical_flow
+from cassi.sequence.motion import estimate_motion, optical_flow
 from cassi.sequence.moving_scene import MovingScene
 from cassi.settings import Settings
 from cassi.solvers.loop import Result, relative_norm

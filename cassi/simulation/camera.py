@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cassi.kernels.caller import undisturbed
-from cassi.kernels.displacement import displace, displacement_matrix
+from cassi.kernels.images import displace, displacement_matrix
 from cassi.optics.detector import Snapshot, detect
 from cassi.optics.multi_shot import MultiShot
 from cassi.optics.single_disperser import CASSI

@@ -17,7 +17,7 @@ from benchmarks.quality import NOISES, Scene, add_noise
 from benchmarks.side import SCENES
 from cassi.looking.color import cube_to_srgb
 from cassi.looking.metrics import psnr, sam
-from cassi.optics.mosaic import Mosaic
+from cassi.optics.other_cameras import Mosaic
 from cassi.running.reconstruct import reconstruct
 from cassi.simulation.scene import procedural_scene
 

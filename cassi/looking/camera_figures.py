@@ -1,11 +1,13 @@
-"""Figures of a camera: its calibration on a bench, and its fit to captures."""
+"""Figures of cameras: a calibration on a bench, a fit to captures, and the worth of each choice in a design."""
+
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from cassi.calibration.estimate import Calibration
 from cassi.calibration.filter_response import FilterResponse
 from cassi.looking.color import Limits, shown_range
-from cassi.looking.style import BAR, LINE, PALETTE, Figure, draw_map, picture_size, plots, rows_of, styled
+from cassi.looking.style import BAR, LINE, MUTED, PALETTE, Figure, draw_map, picture_size, plots, rows_of, styled
 from cassi.self_calibration.camera_model import band_positions, coordinates, polynomial
 from cassi.self_calibration.refined_camera import RefinedCamera
 
@@ -132,4 +134,47 @@ def mask_error(camera: RefinedCamera) -> Figure | None:
         plot.plot(counts, [100 * share for share in shares], "o-", color=PALETTE[0])
         plot.set(xticks=counts, yticks=(0, 50, 100), ylim=(0, 100), xlabel="captures fitted to", ylabel="[%]")
         plot.set_title("Misfit explained in a capture kept out")
+    return figure
+
+
+LABELS = {
+    "step": "dispersion between bands [pixel]",
+    "mask_element": "side of a mask element [pixel]",
+    "bands": "bands",
+    "electrons": "electrons in the brightest pixel",
+}
+
+
+@styled
+def choices_figure(rows: Sequence[Mapping[str, float]], *, value: str = "psnr", label: str = "PSNR [dB]") -> Figure:
+    """A panel for each choice of which there is more than one value.
+
+    Dots and the thick line are means over all other choices; a thin line joins cameras that differ in this alone.
+
+    Args:
+        rows: of each camera its choices, by the names in `LABELS`, and what it reached.
+        value, label: which of these is shown, and what it is called.
+    """
+    varied = [name for name in LABELS if len({row[name] for row in rows}) > 1] or ["step"]
+    figure, panels = plots(max(3.4, 4.8 / len(varied)), 3.5, columns=len(varied), title="What each choice is worth")
+    for axes, name, color in zip(panels, varied, PALETTE, strict=False):
+        others = [other for other in LABELS if other != name]
+        lines: dict[tuple[float, ...], list[tuple[float, float]]] = {}
+        for row in rows:
+            lines.setdefault(tuple(row[other] for other in others), []).append((row[name], row[value]))
+        for line in lines.values():
+            axes.plot(*np.array(sorted(line)).T, color=MUTED, linewidth=0.6, alpha=0.45)
+        ticks = sorted({row[name] for row in rows})
+        means = [np.mean([row[value] for row in rows if row[name] == tick]) for tick in ticks]
+        axes.plot(ticks, means, "o-", color=color, linewidth=2.2, markersize=5, zorder=3)
+        if name == "electrons":
+            axes.set_xscale("log")
+            axes.minorticks_off()
+        axes.set_xticks(ticks, [f"{tick:,.10g}" for tick in ticks])
+        axes.set_xlabel(LABELS[name])
+    panels[0].set_ylabel(label)
+    low, high = (f(row[value] for row in rows) for f in (min, max))
+    for axes in panels:
+        axes.set_ylim(low - 0.05 * (high - low) - 0.1, high + 0.05 * (high - low) + 0.1)
+        axes.tick_params(labelleft=axes is panels[0])
     return figure

@@ -1,8 +1,10 @@
-"""Displacement of images along a vector field, as a sparse matrix and its transpose."""
+"""Images displaced along a vector field, by a sparse matrix and its transpose, and blurred."""
 
+import math
 import warnings
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 with warnings.catch_warnings():  # torch warns once that the format is in beta
@@ -50,3 +52,13 @@ def _taps(place: Tensor, length: int) -> tuple[Tensor, Tensor]:
     weights = torch.stack([-f + 2 * f**2 - f**3, 2 - 5 * f**2 + 3 * f**3, f + 4 * f**2 - 3 * f**3, f**3 - f**2]) / 2
     pixels = torch.stack([(first + t).clamp(0, length - 1).long() for t in (-1, 0, 1, 2)])
     return pixels, weights
+
+
+def gaussian_blur(images: Tensor, sigma: float, border: str = "reflect") -> Tensor:
+    """Images (N, H, W) convolved with a Gaussian; mirrored at the border, or 0 beyond it ("constant")."""
+    radius = min(math.ceil(3 * sigma), min(images.shape[-2:]) - 1)
+    t = torch.arange(-radius, radius + 1, dtype=images.dtype, device=images.device)
+    taps = torch.exp(-0.5 * (t / sigma) ** 2)
+    taps = taps / taps.sum()
+    padded = F.pad(images[:, None], (radius,) * 4, mode=border)
+    return F.conv2d(F.conv2d(padded, taps.view(1, 1, -1, 1)), taps.view(1, 1, 1, -1))[:, 0]
