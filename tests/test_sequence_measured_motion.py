@@ -62,7 +62,7 @@ def test_pixels_of_weight_0_say_nothing():
 
 
 def test_a_step_is_that_of_dense_matrices(monkeypatch):
-    monkeypatch.setattr(module, "STEPS", 1)
+    monkeypatch.setattr(module, "NEWTON_STEPS", 1)
     monkeypatch.setattr(module, "CG_ITERS", 500)
     A, x, start = camera(), cube(), wave(0.3)
     y = A.forward(warp(x, wave(0.5)))
