@@ -26,11 +26,11 @@ from cassi.files.opening import open_container
 from cassi.files.options import Levels, ReadOptions
 from cassi.files.scaling import bit_depth_of, digits, levels_of, mask_to_float32, plan_counts, read_leading
 from cassi.files.statements import stated_as
-from cassi.files.wavelength_files import differing, parse_wavelengths, read_wavelengths, wavelength_source
+from cassi.files.wavelength_files import differing, given_wavelengths, read_wavelengths, wavelength_source
 from cassi.optics.geometry import check_step
 from cassi.optics.measurement import Measurement, any_bad
 from cassi.optics.outliers import remove_outliers
-from cassi.optics.wavelengths import PRESETS, check_wavelengths, same_bands, span
+from cassi.optics.wavelengths import PRESETS, same_bands, span
 from cassi.types import PathLike
 
 PIXEL = ("", "1", "px", "pix", "pixel", "dimensionles", "count")  # units of shifts, without the s of a plural
@@ -264,11 +264,7 @@ def _wavelengths(
     """The wavelengths given, or those stated beside snapshot or mask [nm], and where they come from in words."""
     stated = [found for one in entries if (found := one.beside("wavelengths")) is not None]
     if given is not None:
-        chosen = (
-            parse_wavelengths(given, num_bands)
-            if isinstance(given, str)
-            else check_wavelengths(given, num_bands, "wavelengths")
-        )
+        chosen = given_wavelengths(given, num_bands)
         with suppress(InputError):  # what the file holds is not used
             notes += differing(chosen, read_wavelengths(stated[0], num_bands) if stated else None)
         return chosen, "" if chosen is None else wavelength_source(given)

@@ -61,7 +61,14 @@ def parse_wavelengths(text: str, num_bands: int | None, *, of: str = "bands") ->
     return check_wavelengths(values, values.size if num_bands is None else num_bands, f"wavelengths {text!r}", of=of)
 
 
-def wavelength_source(given: str | np.ndarray) -> str:
+def given_wavelengths(given: str | np.ndarray | None, num_bands: int) -> np.ndarray | None:
+    """The wavelengths of the bands (C,) [nm] from a text for `parse_wavelengths`, or from numbers; None: not given."""
+    if given is None or isinstance(given, str):
+        return None if given is None else parse_wavelengths(given, num_bands)
+    return check_wavelengths(given, num_bands, "wavelengths")
+
+
+def wavelength_source(given: object) -> str:
     """Where the wavelengths that were given come from, in words: the source of a preset, a file, or "as given".
 
     Example:

@@ -1,7 +1,6 @@
 """From the arguments of a call to a `Measurement` and `Settings`: files are read, arrays and numbers are checked."""
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,11 +17,10 @@ from cassi.files.filters import read_masks
 from cassi.files.frames import read_scene
 from cassi.files.layout import displaced_down, sheared_masks, shifts_and_mask
 from cassi.files.options import Levels, ReadOptions
-from cassi.files.wavelength_files import parse_wavelengths, wavelength_source
+from cassi.files.wavelength_files import given_wavelengths, wavelength_source
 from cassi.optics.measurement import Measurement, as_transmission, check_arrays, for_kernels
 from cassi.optics.outliers import remove_outliers
 from cassi.optics.protocol import Camera
-from cassi.optics.wavelengths import check_wavelengths
 from cassi.photograph.picture import SidePicture, read_side_picture
 from cassi.priors.learned import LearnedPrior, as_prior
 from cassi.running.plan_file import load_plan
@@ -54,9 +52,9 @@ def load(measurement: Array | Measurement | PathLike, mask: Array | PathLike | N
         m = _from_arrays(measurement, mask, settings)
     scaled, note = as_transmission(m.mask)
     m = replace(m, mask=for_kernels(scaled), notes=m.notes if note is None else (*m.notes, note))
-    wavelengths = as_wavelengths(settings.wavelengths, len(m.shifts))
-    if wavelengths is not None and settings.wavelengths is not None:
-        source = wavelength_source(settings.wavelengths if isinstance(settings.wavelengths, str) else "")
+    wavelengths = given_wavelengths(as_numpy(settings.wavelengths), len(m.shifts))
+    if wavelengths is not None:
+        source = wavelength_source(settings.wavelengths)
         m = replace(m, wavelengths=wavelengths, origin={**m.origin, "wavelengths": source})
     stated = {name: as_numpy(getattr(settings, name)) for name in ("bad_pixels", "gain", "read_noise")}
     stated["bad_pixels"] = None if stated["bad_pixels"] is None else np.asarray(stated["bad_pixels"])
@@ -102,33 +100,19 @@ def _from_arrays(measurement: Array, mask: Array | None, settings: Settings) -> 
         raise InputError(f"{what}; crop both alike, or transpose both where the dispersion runs down")
     if mask_array.min() < 0 and mask_array.max() <= 0:  # of both signs is a camera, too: the difference of two shots
         raise InputError(f"the mask holds only negative values, down to {mask_array.min():g}; expected 0 to 1")
-    stored, step, num_bands = _geometry(settings)
+    if settings.shifts is not None and settings.step is not None:
+        raise InputError("shifts and step state the same; give one of them")
+    stored = None if settings.shifts is None else np.asarray(settings.shifts, dtype=np.float64).reshape(-1)
+    if stored is not None and not np.isfinite(stored).all():
+        raise InputError("the shifts hold NaN or Inf")
+    step, num_bands = settings.step, settings.num_bands
+    ReadOptions(step=step, num_bands=num_bands)  # checks both
     as_wide = mask_array.ndim == 3 and mask_array.shape[1:] == y_array.shape[-2:]
     if as_wide and step != 0 and displaced_down(mask_array, "mask"):
         raise InputError("the bands of the mask are displaced down the columns; transpose mask and measurement")
     shifts, mask_array = shifts_and_mask(mask_array, y_array.shape, stored, step, num_bands, "mask", notes)
     y, error = np.array(y_array, np.float32, order="C"), None if settings.pattern is None else 0.0
     return Measurement(y=y, mask=mask_array, shifts=shifts, mask_error=error, notes=tuple(notes))
-
-
-def _geometry(settings: Settings) -> tuple[np.ndarray | None, float | None, int | None]:
-    shifts, step, num_bands = settings.shifts, settings.step, settings.num_bands
-    if shifts is not None and step is not None:
-        raise InputError("shifts and step state the same; give one of them")
-    stored = None if shifts is None else np.asarray(shifts, dtype=np.float64).reshape(-1)
-    if stored is not None and not np.isfinite(stored).all():
-        raise InputError("the shifts hold NaN or Inf")
-    ReadOptions(step=step, num_bands=num_bands)  # checks both
-    return stored, step, num_bands
-
-
-def as_wavelengths(given: str | Sequence[float] | Array | None, num_bands: int) -> np.ndarray | None:
-    """Wavelengths of the bands [nm] from numbers, or from a text such as "450:650:28"."""
-    if given is None:
-        return None
-    if isinstance(given, str):
-        return parse_wavelengths(given, num_bands)
-    return check_wavelengths(np.asarray(as_numpy(given)), num_bands, "wavelengths")
 
 
 def as_numpy(value: Any) -> Any:

@@ -37,7 +37,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import cast
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -142,11 +142,14 @@ def check(m: Measurement, settings: Settings, listener: Listener) -> Measurement
     return replace(with_concerns(m, concerns_of(OF_MEASUREMENT, m), listener), check=fits)
 
 
-def with_concerns(m: Measurement, concerns: Sequence[str], listener: Listener) -> Measurement:
-    """The measurement with what speaks against it, or its result, among its notes; the listener is warned."""
+Known = TypeVar("Known", Measurement, Measurement | None)
+
+
+def with_concerns(m: Known, concerns: Sequence[str], listener: Listener) -> Known:
+    """The measurement, if there is one, with what speaks against it in its notes; the listener is warned."""
     for text in concerns:
         listener.warn(text)
-    return replace(m, notes=(*m.notes, *concerns))
+    return m if m is None else replace(m, notes=(*m.notes, *concerns))
 
 
 def search_camera(m: Measurement, settings: Settings, listener: Listener) -> FoundCamera | None:
@@ -352,11 +355,9 @@ def divide_by_white(result: Reconstruction, light: Light, settings: Settings, li
     listener.inform(f"{source}: the cube is reflectance")
     board, exposure, m = read_board(settings.white_reflectance), settings.exposure_ratio, result.measurement
     result = reflectance(result, light.values, board=board, exposure=exposure)
-    if m is None:
-        return result
+    m = m if m is None else replace(m, cube=None, mean_band=None)  # what is known of the truth is radiance
     against = concerns_of(OF_REFLECTANCE, Reflectance(light.values, result.cube, result.wavelengths))
-    m = with_concerns(m, against, listener)
-    return replace(result, measurement=replace(m, cube=None, mean_band=None))  # what is known of the truth is radiance
+    return replace(result, measurement=with_concerns(m, against, listener))
 
 
 def _prefixed(progress: Progress, prefix: str) -> Progress:
@@ -365,11 +366,8 @@ def _prefixed(progress: Progress, prefix: str) -> Progress:
 
 def explain(result: Reconstruction, listener: Listener) -> Reconstruction:
     """The result with its comparison with the mask, and what speaks against it, among the notes of its measurement."""
-    m, fits = result.measurement, result.check is None or result.check.matches
-    concerns = concerns_of(OF_RESULT, result) if fits else ()  # the rest follows from a wrong mask
-    for text in concerns:
-        listener.warn(text)
-    if m is None:
-        return result
-    verdict = () if result.check is None else (result.check.verdict,)
-    return replace(result, measurement=replace(m, notes=(*m.notes, *verdict, *concerns)))
+    m, check = result.measurement, result.check
+    concerns = concerns_of(OF_RESULT, result) if check is None or check.matches else ()  # else they follow from that
+    if m is not None and check is not None:
+        m = replace(m, notes=(*m.notes, check.verdict))
+    return replace(result, measurement=with_concerns(m, concerns, listener))

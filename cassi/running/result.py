@@ -242,23 +242,19 @@ def turn_and_resample(
     result: Reconstruction, settings: Settings, inform: Callable[[str], None] = lambda text: None
 ) -> Reconstruction:
     """The result at the wavelengths, and turned, as the settings want it."""
-    m, nm = result.measurement, result.wavelengths
-    truth = None if m is None else m.cube
-    cube, spread, seen = result.cube, result.uncertainty, result.visibility
+    m, nm, how = result.measurement, result.wavelengths, settings.turn_result
+    known = {name: getattr(result, name) for name in ("cube", "uncertainty", "visibility")}
+    cubes = {name: values for name, values in known.items() if values is not None}
+    truth = {} if m is None else {name: v for name in ("cube", "mean_band") if (v := getattr(m, name)) is not None}
     if settings.output_bands is not None:
         nm, weights, words = resampling(nm, settings.output_bands, result.resolution)
         inform(words)
-        cube = resample(cube, weights)
-        truth = None if truth is None else resample(truth, weights)
-        spread = None if spread is None else resample(spread, weights, spread=True)
-        seen = None if seen is None else resample(seen, weights)
-    if (how := settings.turn_result) != "none":
-        cube = turn_in_place(cube, how)
-        spread, seen = (None if values is None else turn_in_place(values, how) for values in (spread, seen))
-        truth = None if truth is None else turn(truth, how)
-        m = m if m is None or m.mean_band is None else replace(m, mean_band=turn(m.mean_band, how))
-    m = None if m is None else replace(m, cube=truth)
-    return replace(result, cube=cube, wavelengths=nm, uncertainty=spread, visibility=seen, measurement=m, turned=how)
+        cubes = {name: resample(values, weights, spread=name == "uncertainty") for name, values in cubes.items()}
+        truth |= {"cube": resample(truth["cube"], weights)} if "cube" in truth else {}
+    if how != "none":
+        cubes = {name: turn_in_place(values, how) for name, values in cubes.items()}
+        truth = {name: turn(values, how) for name, values in truth.items()}
+    return replace(result, wavelengths=nm, measurement=None if m is None else replace(m, **truth), turned=how, **cubes)
 
 
 def turn_in_place(cube: Tensor, how: str) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 from cassi.choice.plan import Plan
 from cassi.errors import InputError
 from cassi.evidence.noise import CameraNoise
+from cassi.files.wavelength_files import given_wavelengths
 from cassi.kernels.dispatch import pick_device
 from cassi.optics.building import build_camera
 from cassi.optics.coded_aperture import CodedAperture
@@ -20,7 +21,7 @@ from cassi.optics.mask_match import compare_with_mask
 from cassi.optics.measurement import RELATIVE, MaskCheck, Measurement, check_arrays, for_kernels
 from cassi.optics.multi_shot import MultiShot
 from cassi.optics.protocol import Camera
-from cassi.running.arguments import Array, as_numpy, as_wavelengths
+from cassi.running.arguments import Array, as_numpy
 from cassi.self_calibration.found_camera import FoundCamera
 from cassi.settings import Settings
 
@@ -126,7 +127,7 @@ def prepare_camera(A: Camera, measurement: Array, settings: Settings) -> Scene:
         raise InputError(f"bad_pixels must be bool {shape[-2:]} and not all True, got {bad.dtype} {bad.shape}")
     if not bool(torch.isfinite(y if bad is None else y[..., torch.as_tensor(~bad)]).all()):
         raise InputError("the measurement holds NaN or Inf; mark those pixels in bad_pixels")
-    wavelengths, unit = as_wavelengths(settings.wavelengths, A.cube_shape[0]), RELATIVE
+    wavelengths, unit = given_wavelengths(as_numpy(settings.wavelengths), A.cube_shape[0]), RELATIVE
     noise = CameraNoise(settings.gain, settings.read_noise)
     scene = Scene(A, y.to(A.device, A.dtype), wavelengths, noise, unit, _compare_camera_masks(A, y, bad))
     return _subtract_black_level(scene, bad, settings.black_level)
