@@ -267,7 +267,7 @@ def deadline(settings: Settings, start: float, scene: Scene, k: int) -> float:
     if settings.budget is None:
         return math.inf
     now = time.perf_counter()
-    return now + max(1e-9, start + settings.budget - now) / (scene.num_scenes - k)
+    return now + max(0.0, start + settings.budget - now) / (scene.num_scenes - k)
 
 
 def scale_plan(settings: Settings, bright: float) -> Settings:

@@ -138,8 +138,7 @@ def _axis(length: int, tile: int, reach: int, light: int) -> Iterator[tuple[slic
             return torch.full_like(j, float(edge == 0))
         if half == 0:
             return (j > edge).double()
-        t = ((j - edge) / (2 * half) + 0.5).clamp(0, 1)
-        return t * t * (3 - 2 * t)
+        return (1 + torch.sin(torch.pi / 2 * ((j - edge) / half).clamp(-1, 1))) / 2
 
     for start, stop in pairwise(edges):
         kept = slice(max(0, start - half), min(length, stop + half))

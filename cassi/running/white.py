@@ -90,7 +90,7 @@ def reflectance(
     dark = MIN_LIGHT * float(light.max())
     for c, R in enumerate(_board(board, len(light), result.wavelengths)):
         w = light[c].double()
-        scale = torch.where(w >= dark, R / (exposure * w).clamp(min=1e-300), 0)
+        scale = torch.where(w >= dark, R / (exposure * w).clamp(min=torch.finfo(torch.float64).tiny), 0)
         for cube in (result.cube, result.uncertainty):
             if cube is not None:
                 cube[c] *= scale.to(cube)
