@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from cassi.choice.plan import Plan
 from cassi.cli.cluster import SLOWER, executor_at
-from cassi.cli.messages import inform, settings_of
+from cassi.cli.messages import inform, with_white
 from cassi.cli.options import options_of
 from cassi.cli.places import figures_folder
 from cassi.cli.reading import Task, provenance
@@ -102,7 +102,7 @@ def run_many(args: argparse.Namespace, task: Task, fingerprint: str) -> int:
     """Reconstruct what is not finished yet: each snapshot for itself, or in a sequence, whose file has the fingerprint,
     with those beside it."""
     begun = time.time()
-    asked = settings_of(args, task)
+    asked = with_white(args, task, task.settings)
     followed = replace(asked, plan=args.save_plan, prior="auto", quality="default", num_iters=None)
     if args.save_plan and Path(args.save_plan).is_file() and not args.overwrite:  # as an interrupted run left it
         load_plan(args.save_plan, as_prior(followed.weights))  # raises what is wrong with it

@@ -14,7 +14,6 @@ from cassi.kernels.dispatch import pick_device
 from cassi.looking.metrics import score
 from cassi.looking.report_data import MAX_SCORED
 from cassi.optics.measurement import Measurement, no_scene_reason
-from cassi.running.arguments import open_files
 from cassi.running.pipeline import Listener, check
 from cassi.running.result import Reconstruction
 from cassi.settings import Settings
@@ -32,9 +31,9 @@ def inform(args: argparse.Namespace, text: str) -> None:
     say(args, f"  {text}")
 
 
-def settings_of(args: argparse.Namespace, task: Task) -> Settings:
+def with_white(args: argparse.Namespace, task: Task, settings: Settings) -> Settings:
     """The settings with the capture of the white reference."""
-    return replace(task.settings, white=task.read(args.white)) if args.white else task.settings
+    return replace(settings, white=task.read(args.white)) if args.white else settings
 
 
 def describe_measurement(args: argparse.Namespace, m: Measurement, *, many: bool = False) -> None:
@@ -88,7 +87,7 @@ def dry_run(args: argparse.Namespace, task: Task, *, kept: bool) -> str:
     print(describe(*dict.fromkeys((*task.frames[0].paths, *args.mask))))
     m = task.measurement(task.frames[0])
     describe_measurement(args, m, many=task.many)
-    m = check(m, open_files(settings_of(args, task)), listener_of(args, lambda step, share: None))
+    m = check(m, with_white(args, task, task.opened), listener_of(args, lambda step, share: None))
     if kept:
         return f"{finished(task)}; nothing would be computed"
     names = [frame.name for frame in task.frames]

@@ -87,6 +87,7 @@ class Task:
     many: bool  # each gets a cube of its own, in one place
     read: Reading  # how each is read
     settings: Settings  # how each is reconstructed
+    opened: Settings  # the same with the files read that they name
     output: Path = Path()  # file of the result, or folder of the results
     report: Path | None = None  # file of the page; None: none, or in the folder of the results
 
@@ -98,6 +99,7 @@ class Task:
 def make_task(args: argparse.Namespace, files: Sequence[str]) -> Task:
     """The task in the options, checked before a snapshot is read; its places are not settled yet."""
     settings, source, output = _settings(args), Path(files[0]), Path(args.output or "")
+    opened = open_files(settings)  # raises what is wrong with them, before a snapshot is read
     stated = _stated_shots(files[0]) if os.path.isfile(source) else None
     given = max(len(args.mask), len(args.calibration))
     shots = args.shots or (given if given > 1 else stated) or 1
@@ -120,7 +122,7 @@ def make_task(args: argparse.Namespace, files: Sequence[str]) -> Task:
     if len(frames) > 1 and not many:
         many = True
         check("reconstruct", args, [SHOTS] * (shots > 1) + [MANY])
-    return Task(frames, many, read, settings.as_read())
+    return Task(frames, many, read, settings.as_read(), opened.as_read())
 
 
 def _stated_shots(path: str) -> int | None:
@@ -138,9 +140,7 @@ def _settings(args: argparse.Namespace) -> Settings:
     if args.align or args.calibration:
         values["camera"] = "align" if args.align else "as-given"
     CameraNoise(args.gain, None if args.gain is None else args.read_noise)
-    settings = Settings(**values)
-    open_files(settings.without_white())  # raises what is wrong with them, before a snapshot is read
-    return settings
+    return Settings(**values)
 
 
 def _reading(

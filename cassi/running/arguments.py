@@ -138,7 +138,8 @@ def subtract_dark(m: Measurement, settings: Settings) -> tuple[Measurement, Sett
 
 
 def open_files(settings: Settings) -> Settings:
-    """The settings with the files that they name read: weights of the network, photograph, and plan.
+    """The settings with the files that they name read: weights of the network, photograph, and plan; not the white
+    reference, which is read like the snapshot.
 
     Raises:
         InputError: a file that cannot be read, or a value of another kind; wavelengths of the cube that are none.
@@ -155,7 +156,7 @@ def open_files(settings: Settings) -> Settings:
     elif isinstance(plan, Plan) and isinstance(weights, LearnedPrior):
         plan = plan.with_weights(weights, name_of(plan.learned))
     kinds = (("weights", weights, LearnedPrior), ("side", side, SidePicture), ("plan", plan, Plan))
-    for name, value, kind in (*kinds, ("white", settings.white, Measurement)):
+    for name, value, kind in kinds:
         if value is not None and not isinstance(value, kind):
             raise InputError(f"{name} must be a {kind.__name__}, got {type(value).__name__}", kind="range")
     if not isinstance(settings.camera, str | FoundCamera):

@@ -112,11 +112,13 @@ def reconstruct_measurement(
     one camera."""
     solve = solve or solve_frames
     start, settings = time.perf_counter(), open_files(settings)
+    if not isinstance(settings.white, Measurement | None):
+        raise InputError(f"white must be a Measurement, got {type(settings.white).__name__}", kind="range")
     if isinstance(m, Measurement):
         m, settings = subtract_dark(m, settings)
         m = prepare_scene(check(m, settings, listener), settings, listener)
     light = None
-    if isinstance(settings.white, Measurement):  # `open_files` has read its file; what is wrong with it shows first
+    if settings.white is not None:  # what is wrong with it shows first
         light = (lights or Once()).get("white", partial(solve_white, m, settings, listener, solve, in_file))
     result = assemble(m, solve(m, settings, listener, start), settings, start, in_file=in_file)
     result = result if light is None else divide_by_white(result, light, settings, listener)

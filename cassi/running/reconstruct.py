@@ -69,12 +69,10 @@ def reconstruct(
         >>> result.cube.shape
         torch.Size([4, 16, 16])
     """
-    wanted = Settings(**settings)
+    wanted = open_files(Settings(**settings))  # before anything is measured or read: what is wrong shows first
     if wanted.device == "auto" and (reason := unused_gpu()):
         warn_caller(reason)
     mask = mask if isinstance(mask, Camera) else as_numpy(mask)
-    opened = open_files(wanted.without_white())  # before anything is measured or read: what is wrong shows first
-    wanted = replace(wanted, weights=opened.weights, side=opened.side, plan=opened.plan)
     if isinstance(mask, np.ndarray | str | os.PathLike | None):
         m = load(measurement, mask, wanted)
         if isinstance(wanted.white, str | os.PathLike):
