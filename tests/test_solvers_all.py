@@ -1,4 +1,4 @@
-"""GAP, ADMM and FISTA by theorem and against dense text-book loops; no recorded numbers."""
+"""GAP, ADMM and FISTA by theorem; test_solvers_contract.py has their equations through every camera."""
 
 import itertools
 import math
@@ -8,18 +8,11 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from cases import F64, Foreign, camera, noisy, scene, tv_prox
+from cases import F64, camera, noisy, scene, shrink, tv_prox
 from messages import refused
 
 from cassi import CASSI, admm, admm_tv, fista, fista_tv, gap, gap_tv
 from cassi.kernels.dispatch import eager
-
-
-def shrink(x: torch.Tensor, k: int) -> torch.Tensor:
-    """A denoiser that is no projection, depends on k, and moves light between pixels."""
-    soft = x.sign() * (x.abs() - 0.02).clamp(min=0)
-    return soft + (0.2 / (k + 1)) * (soft.roll(1, -1) - soft)
-
 
 SOLVERS = {
     "gap_tv": partial(gap_tv, tv_weight=0.05),
@@ -30,73 +23,14 @@ SOLVERS = {
 every_solver = pytest.mark.parametrize("solve", SOLVERS.values(), ids=SOLVERS.keys())
 
 
-def dense_gap(phi, y, v, denoise, num_iters, accelerate):
-    pinv, b, history = torch.linalg.pinv(phi), y.clone(), []
-    for k in range(num_iters):
-        misfit = y - phi @ v
-        if accelerate:
-            b = b + misfit
-        v_new = denoise(v + pinv @ (b - phi @ v), k)
-        history.append((float(misfit.norm() / y.norm()), float((v_new - v).norm() / v.norm())))
-        v = v_new
-    return v, history
-
-
-def dense_admm(phi, y, z, prox, num_iters, rho):
-    n, u, history = phi.shape[1], torch.zeros_like(z), []
-    for k in range(num_iters):
-        x = torch.linalg.solve(phi.T @ phi + rho * torch.eye(n, dtype=F64), phi.T @ y + rho * (z - u))
-        z_new = prox(x + u, k)
-        u = u + x - z_new
-        history.append((float((y - phi @ z).norm() / y.norm()), float((z_new - z).norm() / z.norm())))
-        z = z_new
-    return z, history
-
-
-def dense_fista(phi, y, x, prox, num_iters):
-    # Gershgorin: the largest row sum of |Phi Phi^T| bounds its largest eigenvalue
-    v, t, L, history = x, 1.0, float((phi @ phi.T).abs().sum(1).max()), []
-    for k in range(num_iters):
-        x_new = prox(v - phi.T @ (phi @ v - y) / L, k)
-        t_new = (1 + math.sqrt(1 + 4 * t * t)) / 2
-        history.append((float((y - phi @ v).norm() / y.norm()), float((x_new - x).norm() / x.norm())))
-        v, x, t = x_new + (t - 1) / t_new * (x_new - x), x_new, t_new
-    return x, history
-
-
 METHODS = {
-    "gap": (partial(gap, accelerate=True), partial(dense_gap, accelerate=True)),
-    "gap plain": (partial(gap, accelerate=False), partial(dense_gap, accelerate=False)),
-    "admm": (partial(admm, rho=0.4), partial(dense_admm, rho=0.4)),
-    "fista": (fista, dense_fista),
-}
-every_method = pytest.mark.parametrize(("solve", "dense"), METHODS.values(), ids=METHODS.keys())
+    "gap": partial(gap, accelerate=True), "gap plain": partial(gap, accelerate=False), "admm": partial(admm, rho=0.4),
+    "fista": fista,
+}  # fmt: skip
+every_method = pytest.mark.parametrize("solve", METHODS.values(), ids=METHODS)
 
 
-@every_method
-@pytest.mark.parametrize("make", [lambda A: A, Foreign], ids=["CASSI", "foreign"])
-@pytest.mark.parametrize("kind", ["per-band", "dark-column"])
-def test_the_iterates_are_those_of_the_equations(solve, dense, kind, make):
-    for weighted, start in itertools.product((False, True), ("default", "zero", "given")):
-        A, phi = camera(kind=kind, weighted=weighted)
-        phi, y = torch.as_tensor(phi), noisy(A)
-        x0 = {"default": None, "zero": torch.zeros(A.cube_shape, dtype=F64), "given": scene(A, 5)}[start]
-        first = torch.linalg.pinv(phi) @ y.flatten() if x0 is None else x0.flatten()
-
-        def flat(x: torch.Tensor, k: int, shape=A.cube_shape) -> torch.Tensor:
-            return shrink(x.reshape(shape), k).flatten()
-
-        for num_iters in (1, 2, 7):
-            expected, history = dense(phi, y.flatten(), first, flat, num_iters)
-            result = solve(make(A), y, shrink, num_iters=num_iters, x0=x0)
-            torch.testing.assert_close(result.x, expected.reshape(A.cube_shape), rtol=0, atol=1e-12)
-            assert (result.status, len(result.history)) == ("finished", num_iters)
-            for record, (residual, change) in zip(result.history, history, strict=True):
-                assert record.residual == pytest.approx(residual, rel=1e-9, abs=1e-13)
-                assert record.change == pytest.approx(change if math.isfinite(change) else 1.0, rel=1e-9)
-
-
-@pytest.mark.parametrize("solve", [METHODS[name][0] for name in METHODS if name != "fista"])
+@pytest.mark.parametrize("solve", [METHODS[name] for name in METHODS if name != "fista"])
 @pytest.mark.parametrize("kind", ["per-band", "dark-column"])
 def test_the_fused_step_equals_the_lines_of_the_paper(solve, kind, monkeypatch):
     A, _ = camera(kind=kind, weighted=True)
@@ -113,7 +47,7 @@ def test_the_fused_step_equals_the_lines_of_the_paper(solve, kind, monkeypatch):
 
 
 @every_method
-def test_a_denoiser_may_work_in_place_or_not(solve, dense):
+def test_a_denoiser_may_work_in_place_or_not(solve):
     """New tensor, own argument, a view, one buffer for every call: the same iterates."""
     A, _ = camera()
     y = noisy(A)
@@ -281,7 +215,7 @@ def test_bad_measurements_stop_at_the_first_iteration(solve, bad):
 
 @every_method
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_failing_denoiser_is_named_by_its_iteration(solve, dense, bad):
+def test_a_failing_denoiser_is_named_by_its_iteration(solve, bad):
     A, _ = camera()
     refused(solve, A, noisy(A), lambda x, k: x * bad if k == 2 else x * 0.9, error=FloatingPointError, num_iters=9)
 

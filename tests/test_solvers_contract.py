@@ -1,59 +1,87 @@
-"""Every solver through every camera, GAP and ADMM against their equations by dense matrices."""
+"""Every solver through every camera; GAP, ADMM and FISTA against their equations by dense matrices."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from cases import F64
+from cases import F64, shrink
 from messages import refused
 from test_optics_contract import close, each, flat, masks, pair  # noqa: F401 (each: the fixture `case`)
 from torch import Tensor
 
-from cassi import CASSI, admm, admm_tv, gap, gap_tv, least_squares
+from cassi import CASSI, admm, admm_tv, fista, gap, gap_tv, least_squares
 from cassi.choice.automatic import reconstruct_auto
 from cassi.optics.protocol import Camera
 from cassi.priors.spectral_basis import smooth_basis
 from cassi.settings import Settings
 from cassi.solvers.subspace_tv import subspace_tv
 
-
-def halve(x: Tensor, k: int) -> Tensor:
-    """Stands for a denoiser."""
-    return 0.5 * x
+Denoiser = Callable[[np.ndarray, int], np.ndarray]
 
 
-@pytest.mark.parametrize("accelerate", [True, False])
-def test_gap_by_its_equations(case, accelerate):
-    A, matrix = case
-    v, y = pair(A, 2)
+def dense_gap(A, phi, y, v, denoise: Denoiser, num_iters, accelerate):
     bound = flat(A.majorizer())[0]
-    inverse = np.where(bound > 0, 1 / np.maximum(bound, 1e-9), 0)[:, None] * matrix
+    inverse = phi.T * np.divide(1, bound, out=np.zeros_like(bound), where=bound > 0)
     if A.exact:
-        inverse = np.linalg.pinv(matrix, rcond=1e-10).T
-    b, v_hand = flat(y, (2,)).copy(), flat(v, (2,))
-    for _ in range(3):
-        y_v = v_hand @ matrix.T
-        b = b + flat(y, (2,)) - y_v if accelerate else flat(y, (2,))
-        v_hand = 0.5 * (v_hand + (b - y_v) @ inverse)
-    result = gap(A, y, halve, num_iters=3, accelerate=accelerate, x0=v)
-    residual = np.linalg.norm(flat(y, (2,)) - y_v) / np.linalg.norm(y)
-    assert close(result.x, v_hand, 1e-7) and result.history[-1].residual == pytest.approx(residual, rel=1e-6)
+        inverse = np.linalg.pinv(phi, rcond=1e-10)
+    b = y
+    for k in range(num_iters):
+        y_v = phi @ v
+        b = b + (y - y_v) if accelerate else y
+        yield (v := denoise(v + inverse @ (b - y_v), k)), y_v
 
 
-def test_admm_by_its_equations(case):
-    A, matrix = case
-    z, y, rho = *pair(A), 0.7
-    z_hand, u = flat(z)[0], 0
-    left = matrix.T @ matrix + rho * np.eye(matrix.shape[1])
-    for _ in range(3):
-        y_z = matrix @ z_hand
-        x = np.linalg.solve(left, matrix.T @ flat(y)[0] + rho * (z_hand - u))
-        z_hand = 0.5 * (x + u)
-        u = u + x - z_hand
-    result = admm(A, y, halve, rho=rho, num_iters=3, x0=z)
-    residual = np.linalg.norm(flat(y)[0] - y_z) / np.linalg.norm(y)
-    assert close(result.x, z_hand, 1e-9) and result.history[-1].residual == pytest.approx(residual, rel=1e-6)
+def dense_admm(A, phi, y, z, prox: Denoiser, num_iters, rho):
+    u, left = 0, phi.T @ phi + rho * np.eye(phi.shape[1])
+    for k in range(num_iters):
+        y_z, x = phi @ z, np.linalg.solve(left, phi.T @ y + rho * (z - u))
+        z = prox(x + u, k)
+        u = u + x - z
+        yield z, y_z
+
+
+def dense_fista(A, phi, y, x, prox: Denoiser, num_iters):
+    v, t, L = x, 1.0, float(A.majorizer().max())
+    for k in range(num_iters):
+        y_v, x_old, t_old = phi @ v, x, t
+        x = prox(v - phi.T @ (y_v - y) / L, k)
+        t = (1 + (1 + 4 * t * t) ** 0.5) / 2
+        v = x + (t_old - 1) / t * (x - x_old)
+        yield x, y_v
+
+
+METHODS = {
+    "gap": (partial(gap, accelerate=True), partial(dense_gap, accelerate=True)),
+    "gap plain": (partial(gap, accelerate=False), partial(dense_gap, accelerate=False)),
+    "admm": (partial(admm, rho=0.4), partial(dense_admm, rho=0.4)),
+    "fista": (fista, dense_fista),
+}
+
+
+@pytest.mark.parametrize(("solve", "dense"), METHODS.values(), ids=METHODS)
+def test_the_iterates_are_those_of_the_equations(case, solve, dense):
+    """From a start that is given and from the camera's; a snapshot of a batch as alone."""
+    A, phi = case
+    x0, y = pair(A)
+    if type(A) is CASSI:
+        assert close(A.first_guess(y), np.linalg.pinv(phi, rcond=1e-10) @ flat(y)[0], 1e-9)
+
+    def denoise(x: np.ndarray, k: int) -> np.ndarray:
+        return flat(shrink(torch.from_numpy(x).view(A.cube_shape), k))[0]
+
+    for start in (x0, None):
+        x = flat(A.first_guess(y) if start is None else start)[0]
+        result = solve(A, y, shrink, num_iters=7, x0=start)
+        assert (result.status, len(result.history)) == ("finished", 7)
+        for record, (new, y_x) in zip(result.history, dense(A, phi, flat(y)[0], x, denoise, 7), strict=True):
+            assert record.residual == pytest.approx(np.linalg.norm(flat(y)[0] - y_x) / np.linalg.norm(y), rel=1e-6)
+            assert record.change == pytest.approx(np.linalg.norm(new - x) / np.linalg.norm(x), rel=1e-6)
+            x = new
+        assert close(result.x, x, 1e-11 if type(A) is CASSI else 1e-7)
+    several = solve(A, torch.stack([y.flip(-1), y]), shrink, num_iters=7)
+    assert close(several.x[1], result.x, 1e-8)
 
 
 SOLVERS: dict[str, Callable[[Camera, Tensor], Tensor]] = {
