@@ -99,10 +99,6 @@ def on_device(t: object) -> bool:
     return isinstance(t, OnDevice)
 
 
-def _is_strided(t: object) -> bool:
-    return isinstance(t, Tensor) and t.layout == torch.strided
-
-
 def _map(f: Callable[[Any], Any], value: Any) -> Any:
     """`tree_map`, which takes most of the time, where something else is nested than plain tuples, lists and dicts."""
     if type(value) in (tuple, list):
@@ -120,20 +116,14 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _is_foreign(value: Any) -> bool:
-    """Whether it is or holds a tensor in memory that is not taken for a number."""
-    if isinstance(value, Tensor):
-        return not on_device(value) and value.ndim > 0 and value.layout == torch.strided
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, tuple | list):
-        return False
-    return any(_is_foreign(one) for one in value)
+def _is_foreign(t: object) -> bool:
+    """Whether it is a tensor in memory that is not taken for a number."""
+    return isinstance(t, Tensor) and not on_device(t) and t.ndim > 0 and t.layout == torch.strided
 
 
 def _put(value: Any) -> Any:
     """The strided tensors in it, on the device; a sparse one cannot be marked, and passes for one of either."""
-    return _map(lambda t: t.as_subclass(OnDevice) if _is_strided(t) else t, value)
+    return _map(lambda t: t.as_subclass(OnDevice) if isinstance(t, Tensor) and t.layout == torch.strided else t, value)
 
 
 def _bare(value: Any) -> Any:
@@ -178,16 +168,12 @@ class OnDevice(Tensor):
             return {"device": ledger.device, "is_cuda": True, "is_cpu": False}[func.__self__.__name__]
         if name == "_has_compatible_shallow_copy_type":
             return False
-        if name == "get_device":
-            return ledger.device.index
         if func in (Tensor.numpy, Tensor.__array__):
             raise TypeError(f"can't convert {ledger.device} device type tensor to numpy ({_site()})")
         if func is Tensor.to:
             return _moved(*args, **kwargs)
         if func is Tensor.cpu:
             return _moved(args[0], "cpu")
-        if func is Tensor.cuda:
-            return args[0]
         if name in READ or func in CHECKED:
             _wait(name)
         cls._check(func, name, args, kwargs)
@@ -218,7 +204,7 @@ class OnDevice(Tensor):
             if not on_device(args[0]) and any(on_device(index) for index in indices):
                 raise RuntimeError(f"indices should be either on cpu or on the device of the tensor ({_site()})")
             return
-        if _is_foreign((args, kwargs)):
+        if any(map(_is_foreign, _leaves((args, kwargs)))):
             raise RuntimeError(f"Expected all tensors to be on the same device, {here} and cpu: {name} ({_site()})")
         _check_generator(kwargs)
 

@@ -4,26 +4,31 @@ import numpy as np
 import pytest
 import scipy.io
 from cases import write_h5
+from hypothesis import given, strategies as st
 from messages import refused
 from test_files_reading import arrays  # noqa: F401  (a fixture)
 
-from cassi.files import read_measurement
+from cassi.files import InputError, read_measurement
 from cassi.optics.geometry import infer_shifts
 from cassi.running.arguments import load
 from cassi.settings import Settings
 
 
-@pytest.mark.parametrize(
-    ("difference", "step", "num_bands", "expected"),
-    [
-        (6, None, None, (0, 2, 4, 6)), (5, None, None, (0, 1, 2, 3, 4, 5)), (6, 3, None, (0, 3, 6)),
-        (6, None, 7, (0, 1, 2, 3, 4, 5, 6)), (6, -2, None, (0, -2, -4, -6)), (6, -3, 3, (0, -3, -6)),
-        (0, None, 5, (0, 0, 0, 0, 0)), (0, 0, 3, (0, 0, 0)), (0, None, None, (0,)),
-        (7, 2.1, 4, (0.0, 2.1, 4.2, pytest.approx(6.3))),
-    ],
-)  # fmt: skip
-def test_shifts_from_widths(difference, step, num_bands, expected):
-    assert infer_shifts((8, 20 + difference), (8, 20), None, step, num_bands, []) == expected
+@given(step=st.integers(-3, 3), bands=st.integers(2, 8))
+def test_shifts_from_widths(step, bands):
+    """Of width, step and number of bands two state the third; the step alone is not known from which side."""
+    expected, y, mask = tuple(step * c for c in range(bands)), (8, 20 + abs(step) * (bands - 1)), (8, 20)
+    assert infer_shifts(y, mask, None, step, bands, []) == expected
+    assert step == 0 or infer_shifts(y, mask, None, step, None, []) == expected
+    assert step < 0 or infer_shifts(y, mask, None, None, bands, []) == expected
+
+
+def test_usual_steps_and_steps_between_pixels():
+    for difference, step, bands, expected in (
+        (6, None, None, (0, 2, 4, 6)), (5, None, None, (0, 1, 2, 3, 4, 5)), (0, None, None, (0,)),
+        (7, 2.1, 4, pytest.approx((0, 2.1, 4.2, 6.3))),
+    ):  # fmt: skip
+        assert infer_shifts((8, 20 + difference), (8, 20), None, step, bands, []) == expected
 
 
 def test_what_does_not_fit_says_what_would():
@@ -44,7 +49,7 @@ def test_shifts_of_the_file_any_order(tmp_path, arrays):  # noqa: F811
     refused(read_measurement, write_h5(tmp_path / "w.h5", shifts=np.array([0, 9]), **arrays))
 
 
-def on_detector(masks, cube, shifts, *, beside=0.0):
+def on_detector(masks, cube, shifts, beside=0.0):
     """Masks as they lie on the detector, of one value beside their bands, and the snapshot, pixel by pixel."""
     starts = np.asarray(shifts) - min(shifts)
     bands, rows, columns = cube.shape
@@ -54,6 +59,24 @@ def on_detector(masks, cube, shifts, *, beside=0.0):
         out[c, i, j + starts[c]] = masks[c, i, j]
         y[i, j + starts[c]] += masks[c, i, j] * cube[c, i, j]
     return out, y
+
+
+@st.composite
+def sheared(draw: st.DrawFn):
+    """Masks, one or one a band, of any kind; a cube; where each band lies, in any order, but at places of their own."""
+    bands, rng = draw(st.integers(2, 5)), np.random.default_rng(draw(st.integers(0, 9)))
+    masks = (0.1 + rng.random((bands, 20, 16))).astype(np.float32)
+    kind = draw(st.sampled_from(["one", "grey per band", "binary per band", "dark border"]))
+    if kind != "grey per band":
+        masks = (masks > 0.6).astype(np.float32)
+    if kind in ("one", "dark border"):
+        masks[:] = masks[0]
+    if kind == "dark border":
+        masks[..., :2] = masks[..., -3:] = masks[:, :4] = 0
+    step = draw(st.sampled_from([-3, -2, -1, 1, 2, 3]))
+    even = tuple(step * c for c in range(bands))
+    places = draw(st.just(even) | st.lists(st.integers(0, 8), min_size=bands, max_size=bands, unique=True).map(tuple))
+    return masks, rng.random(masks.shape).astype(np.float32), places
 
 
 @pytest.mark.parametrize(("step", "name"), [(1, "mask3d"), (-2, "mask3d"), (None, "mask_3d_shift")])
@@ -83,30 +106,20 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("kind", ["one", "grey per band", "binary per band", "dark border"])
-@pytest.mark.parametrize("shifts", [(0, 1, 2, 3), (0, -2, -4, -6), (0, 3, 6, 9), (0, 1, 3, 7), (5, 0, 2, 1)])
-@pytest.mark.parametrize("down", [False, True])
-def test_displacements_are_read_off_what_is_dark(tmp_path, kind, shifts, down):
-    rng = np.random.default_rng(6)
-    masks = (0.1 + rng.random((4, 20, 16))).astype(np.float32)
-    if kind != "grey per band":
-        masks = (masks > 0.6).astype(np.float32)
-    if kind in ("one", "dark border"):
-        masks[:] = masks[0]
-    if kind == "dark border":
-        masks[..., :2] = masks[..., -3:] = masks[:, :4] = 0
-    cube = rng.random((4, 20, 16)).astype(np.float32)
+@given(scene=sheared(), down=st.booleans(), form=st.sampled_from(sorted(FORMS)))
+def test_displacements_are_read_off_what_is_dark(tmp_path, scene, down, form):
+    masks, cube, shifts = scene
     expected, snapshot = on_detector(masks, cube, shifts)
     stored, y = (expected.swapaxes(1, 2), snapshot.T) if down else (expected, snapshot)
-    for form, read in FORMS.items():
-        if down and form == "arrays":
-            refused(read, tmp_path, y, stored)
-            continue
-        m = read(tmp_path, y, stored)
-        assert tuple(np.asarray(m.shifts) - m.shifts[0]) == tuple(np.asarray(shifts) - shifts[0]), form
-        found, again = on_detector(np.broadcast_to(m.mask, cube.shape), cube, m.shifts)
-        assert np.array_equal(found, expected) and np.array_equal(m.y, snapshot), form
-        assert any("transposed" in note for note in m.notes) == down and np.allclose(again, m.y), form
+    if down and form == "arrays":
+        with pytest.raises(InputError):
+            FORMS[form](tmp_path, y, stored)
+        return
+    m = FORMS[form](tmp_path, y, stored)
+    assert tuple(np.asarray(m.shifts) - m.shifts[0]) == tuple(np.asarray(shifts) - shifts[0])
+    found, again = on_detector(np.broadcast_to(m.mask, cube.shape), cube, m.shifts)
+    assert np.array_equal(found, expected) and np.array_equal(m.y, snapshot)
+    assert any("transposed" in note for note in m.notes) == down and np.allclose(again, m.y)
 
 
 def test_displacements_that_nothing_tells_are_refused(tmp_path):

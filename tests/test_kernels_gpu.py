@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -98,13 +98,31 @@ class Backend:
 def use(monkeypatch):
     def choose(module: ModuleType | None) -> Backend:
         chosen = Backend(module)
-        monkeypatch.setattr("cassi.kernels.shift_sum.kernels", chosen)
-        monkeypatch.setattr("cassi.priors.tv.kernels", chosen)
-        monkeypatch.setattr("cassi.optics.single_disperser.kernels", chosen)
-        monkeypatch.setattr("cassi.solvers.loop.kernels", chosen)
+        for place in ("kernels.shift_sum", "priors.tv", "optics.single_disperser", "solvers.loop"):
+            monkeypatch.setattr(f"cassi.{place}.kernels", chosen)
         return chosen
 
     return choose
+
+
+@pytest.fixture
+def same(triton_kernels, use):
+    """Whether Triton's kernels make what eager torch makes; how often kernels were asked for."""
+
+    def compare(run: Callable[[], list[Tensor]], scaled: bool = False) -> int:
+        use(None)
+        expected = run()
+        counter = use(triton_kernels)
+        assert_near(run(), expected, scaled)
+        return counter.calls
+
+    return compare
+
+
+def assert_near(found: Iterable[Tensor], expected: Iterable[Tensor], scaled: bool = False) -> None:
+    for got, want in zip(found, expected, strict=True):
+        scale = max(1.0, float(want.abs().max())) if scaled else 1.0
+        torch.testing.assert_close(got / scale, want / scale, **tolerance(want.dtype))
 
 
 CASES = [(size, torch.float32) for size in SIZES] + [(SIZES[k], torch.float64) for k in (1, 2, 3, 5)]
@@ -121,20 +139,11 @@ by_tile = cut(1000, 130)  # those with one for each tile, of 8 x 64, no more in 
 
 
 @by_row
-def test_operator(size, dtype, triton_kernels, use):
+def test_operator(size, dtype, same):
     A = camera(size, dtype)
     x = random(*size.batch, *A.cube_shape, seed=3, dtype=dtype)
     y = random(*size.batch, *A.measurement_shape, seed=4, dtype=dtype)
-
-    def results() -> list[Tensor]:
-        return [A.forward(x), A.adjoint(y), A.pinv(y), A.prox(x, y, 0.3)]
-
-    use(None)
-    expected = results()
-    counter = use(triton_kernels)
-    for got, want in zip(results(), expected, strict=True):
-        torch.testing.assert_close(got, want, **tolerance(dtype))
-    assert counter.calls == 5
+    assert same(lambda: [A.forward(x), A.adjoint(y), A.pinv(y), A.prox(x, y, 0.3)]) == 5
 
 
 @by_row
@@ -151,21 +160,16 @@ def test_data_step(size, dtype, rho, accelerate, in_place, triton_kernels, use):
     x, out = v if in_place else torch.full_like(v, torch.nan), torch.full_like(y, torch.nan)
     use(triton_kernels)
     assert A.data_step_(v, x, y, y_x, out, rho=rho, accelerate=accelerate)
-    for got, want in zip((x, y_x, out), expected, strict=True):
-        torch.testing.assert_close(got, want, **tolerance(dtype))
+    assert_near((x, y_x, out), expected)
 
 
 @by_tile
 @pytest.mark.filterwarnings("ignore:overflow")  # a weight of 0 gives an infinite magnitude, and the dual 0
-def test_total_variation(size, dtype, triton_kernels, use):
+def test_total_variation(size, dtype, same):
     v = random(*size.batch, len(size.shifts), size.height, size.width, seed=3, dtype=dtype)
     weight = torch.linspace(0, 0.8, len(size.shifts), dtype=dtype)[:, None, None]
     for num_iters in (0, 3) if size in SIZES[:3] else (3,):
-        use(None)
-        expected = tv_prox(v, weight, num_iters=num_iters)
-        use(triton_kernels)
-        for got, want in zip(tv_prox(v, weight, num_iters=num_iters), expected, strict=True):
-            torch.testing.assert_close(got, want, **tolerance(dtype))
+        same(lambda num_iters=num_iters: [*tv_prox(v, weight, num_iters=num_iters)])
 
 
 @cut(2, 130)  # a program takes 128 columns at a time
@@ -184,48 +188,32 @@ def test_subspace_step(size, dtype, components, nonnegative, triton_kernels):
         return [z_new, y_z, e, *([] if u is None else [u])]
 
     frame = (*size.batch, *A.measurement_shape)
-    for got, want in zip(results(triton_kernels), results(cpu), strict=True):
-        scale = max(1.0, float(want.abs().max()))
-        torch.testing.assert_close(got / scale, want / scale, **tolerance(dtype))
+    assert_near(results(triton_kernels), results(cpu), scaled=True)
 
 
 @cut(2, 130)
 @pytest.mark.parametrize("components", [1, 3, 8])
-def test_subspace_gram(size, dtype, components, triton_kernels, use):
+def test_subspace_gram(size, dtype, components, same):
     A = camera(size, dtype)
     p = random(*size.batch, *A.measurement_shape, seed=3, dtype=dtype)
     B = random(components, len(size.shifts), seed=4, dtype=dtype)
     for batch in {(), size.batch}:  # variances common to the snapshots, and of each
         SB = B * random(*batch, components, 1, seed=5, dtype=dtype).abs()
-        use(None)
-        expected = A.subspace_gram(p, B, SB)
-        counter = use(triton_kernels)
-        got = A.subspace_gram(p, B, SB)
-        scale = max(1.0, float(expected.abs().max()))
-        torch.testing.assert_close(got / scale, expected / scale, **tolerance(dtype))
-        assert counter.calls == 3  # without them they are four
+        assert same(lambda SB=SB: [A.subspace_gram(p, B, SB)], scaled=True) == 3  # without them they are four
 
 
 @cut(2, 130)
-def test_subspace_forward_and_adjoint(size, dtype, triton_kernels, use):
+def test_subspace_forward_and_adjoint(size, dtype, same):
     A = camera(size, dtype)
     B = random(3, len(size.shifts), seed=4, dtype=dtype)
-    z, p = (
-        random(*size.batch, 3, *A.cube_shape[1:], seed=3, dtype=dtype),
-        random(*size.batch, *A.measurement_shape, seed=5, dtype=dtype),
-    )
+    z = random(*size.batch, 3, *A.cube_shape[1:], seed=3, dtype=dtype).requires_grad_(True)
+    p = random(*size.batch, *A.measurement_shape, seed=5, dtype=dtype)
 
     def results() -> list[Tensor]:
-        z.requires_grad_(True)
         y = A.subspace_forward(z, B)
         return [y.detach(), A.subspace_adjoint(p, B), *torch.autograd.grad(y, z, p)]
 
-    use(None)
-    expected = results()
-    use(triton_kernels)
-    for got, want in zip(results(), expected, strict=True):
-        scale = max(1.0, float(want.abs().max()))
-        torch.testing.assert_close(got / scale, want / scale, **tolerance(dtype))
+    same(results, scaled=True)
 
 
 def test_a_coefficient_that_is_not_a_number_comes_through(triton_kernels):
