@@ -22,7 +22,7 @@ from cassi.optics.measurement import RELATIVE, Measurement
 from cassi.optics.other_cameras import double_disperser
 from cassi.photograph.picture import expected_response, write_side_picture
 from cassi.photograph.similarity import Similarity
-from cassi.simulation.camera import move_scene, random_mask, side_photograph, simulate, stack_masks, video_of
+from cassi.simulation.camera import move_scene, random_mask, side_photograph, simulate, video_of
 from cassi.simulation.optical_bench import simulate_bench, write_bench
 from cassi.simulation.scene import procedural_scene
 from cassi.version import PROGRAM
@@ -59,7 +59,11 @@ def run_scene(args: argparse.Namespace) -> int:
         if args.num_bands not in (None, count):
             raise InputError(f"the filters have {count} bands, {args.num_bands} were asked for; leave their number out")
         args.num_bands = count
-    mask = None if args.mask in MASK_KINDS else load_mask(args)
+    mask = None
+    if args.mask not in MASK_KINDS:
+        if not os.path.exists(args.mask):
+            raise InputError(f"--mask {args.mask}: neither {', '.join(MASK_KINDS)} nor a file")
+        mask = torch.from_numpy(read_mask(args.mask, count=args.shots if args.shots > 1 else args.num_bands))
     cube, wavelengths = make_cube(args, None if mask is None else mask.shape[-2:], scene_source)
     if args.truth_bits is not None:
         if not 1 <= args.truth_bits <= 20:
@@ -170,13 +174,6 @@ def make_cube(
     return torch.from_numpy(values.copy()), wavelengths
 
 
-def load_mask(args: argparse.Namespace) -> torch.Tensor:
-    """A coded aperture (H, W), or (C, H, W) or (K, H, W), one per band or shot, from a file."""
-    if not os.path.exists(args.mask):
-        raise InputError(f"--mask {args.mask}: neither {', '.join(MASK_KINDS)} nor a file")
-    return torch.from_numpy(read_mask(args.mask, count=args.shots if args.shots > 1 else args.num_bands))
-
-
 def make_masks(
     args: argparse.Namespace,
     given: torch.Tensor | None,
@@ -202,7 +199,7 @@ def make_masks(
         each = [middle(mask, (height, width), args.mask).contiguous() for mask in (given if count > 1 else [given])]
     if args.camera == "dd":
         each = [double_disperser(mask, shifts).mask for mask in each]
-    return each[0] if count == 1 else stack_masks(each)
+    return each[0] if count == 1 else torch.stack(each)
 
 
 def middle(picture: Any, wanted: Sequence[int], name: str) -> Any:

@@ -125,13 +125,9 @@ def plain_attributes(attributes: Attributes) -> dict[str, str | int | float | bo
         if isinstance(value, np.generic):
             value = value.item()
         if not isinstance(value, str | int | float | bool):
-            value = json.dumps(value, default=_jsonable)
+            value = json.dumps(value, default=lambda v: v.tolist() if hasattr(v, "tolist") else str(v))
         plain[name] = value if not isinstance(value, str) else value.encode("utf-8", "backslashreplace").decode()
     return plain
-
-
-def _jsonable(value: object) -> object:
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
 
 
 def check_output(path: PathLike, overwrite: bool = False) -> Path:

@@ -77,22 +77,12 @@ def _gram_sum(x: Tensor) -> Tensor:
     if length == 1:
         rows = x.reshape(n, c)
         return torch.mm(rows.t(), rows)
+    total = x.new_zeros(c, c)
     if c * length > 448 and 2 * length >= c:
-        part, product = 2**20 // (c * c), _sum_by_image  # the products, part x C x C, stay in the cache
+        for z in torch.split(x.flatten(2), max(1, 2**20 // (c * c))):  # the products, part x C x C, stay in the cache
+            total += torch.bmm(z, z.mT).sum(0)
     else:
-        part, product = max(_CHUNK // (c * length), _SPECTRA // length), _sum_by_column
-    part = max(1, part)
-    total = product(x if n <= part else x[:part])
-    for start in range(part, n, part):
-        total += product(x[start : start + part])
+        for part in torch.split(x, max(1, _CHUNK // (c * length), _SPECTRA // length)):
+            columns = part.transpose(0, 1).flatten(1)
+            total += linear(columns, columns)
     return total
-
-
-def _sum_by_image(x: Tensor) -> Tensor:
-    z = x.flatten(2)
-    return torch.bmm(z, z.mT).sum(0)
-
-
-def _sum_by_column(x: Tensor) -> Tensor:
-    columns = x.transpose(0, 1).flatten(1)
-    return linear(columns, columns)

@@ -33,17 +33,12 @@ def expected_steps(
         search: whether the camera is searched for; None: as the settings say.
         tiled: whether the frame is reconstructed in tiles.
     """
-    solving = {TRIALS: chooses(settings), TILES if tiled else FINAL: True}
+    solving = {TRIALS: settings.solver == "auto" and settings.plan is None, TILES if tiled else FINAL: True}
     after = {} if tiled else {ERRORS: settings.uncertainty, SIDE: settings.side}
     each = [name for name, is_wanted in (solving | after).items() if is_wanted]
     steps = [CAMERA] if (settings.searches if search is None else search) else []
     steps += [WHITE + name for name in each if name in solving and settings.white is not None]
     return steps + [f"{run_label(k, frames)}{name}" for k in range(frames) for name in each]
-
-
-def chooses(settings: Settings) -> bool:
-    """Whether anything is chosen by trials: not by solvers of a name, nor where a plan is given."""
-    return settings.solver == "auto" and settings.plan is None
 
 
 def run_label(k: int, frames: int) -> str:
