@@ -6,6 +6,7 @@ pixel is covered without padding. With corners on the stride alone
 """
 
 from functools import partial
+from itertools import product
 
 import torch
 import torch.nn.functional as F
@@ -85,52 +86,42 @@ def _count(length: int, size: int, stride: int) -> tuple[int, bool]:
     return (length - size) // stride + 1, (length - size) % stride != 0
 
 
+def _parts(length: int, size: int, stride: int) -> list[tuple[slice, slice]]:
+    """What patches at multiples of the stride cover of an axis, and its end if they miss that, with their places."""
+    n, is_missed = _count(length, size, stride)
+    end = slice(length - size, length), slice(n, n + 1)
+    return [(slice(0, (n - 1) * stride + size), slice(0, n)), *[end] * is_missed]
+
+
 def _extract(x: Tensor, size: int, stride: int) -> Tensor:
-    (n_h, extra_h), (n_w, extra_w) = (_count(length, size, stride) for length in x.shape[-2:])
-
-    def windows(image: Tensor) -> Tensor:
-        return image.unfold(-2, size, stride).unfold(-2, size, stride).movedim((-4, -3), (-2, -1))
-
-    if not (extra_h or extra_w):
-        return windows(x).contiguous()
-    patches = x.new_empty((*x.shape[:-2], size, size, n_h + extra_h, n_w + extra_w))
-    patches[..., :n_h, :n_w] = windows(x)
-    bottom, right = x[..., -size:, :], x[..., -size:]
-    if extra_h:
-        patches[..., n_h:, :n_w] = windows(bottom)
-    if extra_w:
-        patches[..., :n_h, n_w:] = windows(right)
-    if extra_h and extra_w:
-        patches[..., n_h:, n_w:] = windows(right[..., -size:, :])
+    shape = x.shape[-2:]
+    patches = x.new_empty((*x.shape[:-2], size, size, *(sum(_count(length, size, stride)) for length in shape)))
+    for (rows, i), (columns, j) in product(*(_parts(length, size, stride) for length in shape)):
+        windows = x[..., rows, columns].unfold(-2, size, stride).unfold(-2, size, stride)
+        patches[..., i, j] = windows.movedim((-4, -3), (-2, -1))
     return patches
 
 
 def _aggregate(patches: Tensor, shape: tuple[int, int], stride: int) -> Tensor:
-    *batch, size, _, grid_h, grid_w = patches.shape
-    height, width = shape
-    (n_h, extra_h), (n_w, extra_w) = _count(height, size, stride), _count(width, size, stride)
-    flat = patches if len(batch) == 1 else patches.reshape(-1, size, size, grid_h, grid_w)
-    x = _overlap_add(flat[..., :n_h, :n_w], shape, stride)
-    if extra_h:
-        x[:, -size:] += _overlap_add(flat[..., n_h:, :n_w], (size, width), stride)
-    if extra_w:
-        x[:, :, -size:] += _overlap_add(flat[..., :n_h, n_w:], (height, size), stride)
-    if extra_h and extra_w:
-        x[:, -size:, -size:] += flat[..., n_h, n_w]
-    return x if len(batch) == 1 else x.reshape(*batch, *shape)
+    size = patches.shape[-3]
+    flat = patches.reshape(-1, size, size, *patches.shape[-2:])
+    each = list(product(*(_parts(length, size, stride) for length in shape)))
+    x = _overlap_add(flat, stride) if len(each) == 1 else flat.new_zeros(len(flat), *shape)
+    for (rows, i), (columns, j) in each if len(each) > 1 else ():
+        x[:, rows, columns] += _overlap_add(flat[..., i, j], stride)
+    return x.reshape(*patches.shape[:-4], *shape)
 
 
-def _overlap_add(patches: Tensor, shape: tuple[int, int], s: int) -> Tensor:
-    """Sum patches (B, p, p, n_h, n_w) at multiples of the stride into (B, *shape); pixels beyond the last are 0."""
+def _overlap_add(patches: Tensor, s: int) -> Tensor:
+    """The sum of patches (B, p, p, n_h, n_w) at multiples of the stride, and as large as they reach."""
     batch, size, _, n_h, n_w = patches.shape
-    height, width = shape
+    shape = ((n_h - 1) * s + size, (n_w - 1) * s + size)
     blocks = -(-size // s)
-    reach = ((n_h - 1) * s + size, (n_w - 1) * s + size)
-    if size == s and reach == shape:  # no overlap
+    if size == s:  # no overlap
         return patches.permute(0, 3, 1, 4, 2).clone(memory_format=torch.contiguous_format).view(batch, *shape)
-    if patches.numel() < 6000 * blocks**2 and reach == shape:
+    if patches.numel() < 6000 * blocks**2:
         return F.fold(patches.reshape(batch, size**2, n_h * n_w), shape, size, stride=s)[:, 0]
-    rows, columns = max(n_h + blocks - 1, -(-height // s)), max(n_w + blocks - 1, -(-width // s))
+    rows, columns = n_h + blocks - 1, n_w + blocks - 1
     x = patches.new_empty(batch, rows * s, columns * s)
     # pixels are sorted by their position modulo the stride: each pass then adds whole contiguous rows
     chunk = max(1, 2**19 // (rows * columns * s**2))
@@ -138,9 +129,8 @@ def _overlap_add(patches: Tensor, shape: tuple[int, int], s: int) -> Tensor:
     for start in range(0, batch, chunk):
         part = patches[start : start + chunk]
         total = planes[: part.shape[0]].zero_()
-        for a in range(blocks):
-            for b in range(blocks):
-                block = part[:, a * s : (a + 1) * s, b * s : (b + 1) * s]
-                total[:, : block.shape[1], : block.shape[2], a : a + n_h, b : b + n_w].add_(block)
+        for a, b in product(range(blocks), repeat=2):
+            block = part[:, a * s : (a + 1) * s, b * s : (b + 1) * s]
+            total[:, : block.shape[1], : block.shape[2], a : a + n_h, b : b + n_w].add_(block)
         x[start : start + chunk].view(-1, rows, s, columns, s).copy_(total.permute(0, 3, 1, 4, 2))
-    return x[:, :height, :width]
+    return x[:, : shape[0], : shape[1]]
