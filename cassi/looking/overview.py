@@ -131,7 +131,7 @@ def _card(data: ReportData) -> dict[str, Any]:
     }
 
 
-MAX_SIDE = 256  # of the film [pixel]
+MAX_FILM_SIDE = 256  # of the film [pixel]
 RATE = 8  # frames per second
 
 
@@ -152,7 +152,7 @@ def write_film(
     path = Path(path)
     check_place(path, overwrite)
     first = frame(0)
-    every = -(-max(first.shape[-2:]) // MAX_SIDE)
+    every = -(-max(first.shape[-2:]) // MAX_FILM_SIDE)
     white = white_level(first, wavelengths)
 
     def picture(t: int) -> Image.Image:

@@ -114,10 +114,6 @@ class Camera(ABC):
         """|A|, the camera with the absolute values of its mask; the same camera if the mask is nonnegative."""
         return self
 
-    def gram(self, r: Tensor) -> Tensor:
-        """A A^T r, like a measurement."""
-        return self.forward(self.adjoint(r))
-
     def response(self) -> Tensor:
         """|A| 1, like a measurement: the image of a scene that is 1 everywhere."""
         one = torch.ones((), dtype=self.dtype, device=self.device)
@@ -125,7 +121,8 @@ class Camera(ABC):
 
     def majorizer(self) -> Tensor:
         """A diagonal D >= A A^T, like a measurement; here |A| |A|^T 1 (Gershgorin). 0 where no light can arrive."""
-        return self.absolute().gram(torch.ones(self.measurement_shape, dtype=self.dtype, device=self.device)).detach()
+        one, A = torch.ones(self.measurement_shape, dtype=self.dtype, device=self.device), self.absolute()
+        return A.forward(A.adjoint(one)).detach()
 
     def modes(self) -> tuple[Tensor, Tensor | None]:
         """D and V with V D V^T >= A A^T: D like a measurement; V is 1 (None) or, for K snapshots, (K, K, H, W').
@@ -151,7 +148,8 @@ class Camera(ABC):
         generator = torch.Generator().manual_seed(0)
         start = torch.rand(self.measurement_shape, generator=generator, dtype=torch.float64, device="cpu")
         with torch.no_grad():
-            return math.sqrt(largest_eigenvalue(self.gram, start.to(device=self.device, dtype=self.dtype)))
+            start = start.to(device=self.device, dtype=self.dtype)
+            return math.sqrt(largest_eigenvalue(lambda r: self.forward(self.adjoint(r)), start))
 
     # inverses
 
@@ -173,7 +171,7 @@ class Camera(ABC):
 
         def iterate(b: Tensor) -> Tensor:
             r = conjugate_gradients(
-                lambda r: torch.where(lit, self.gram(r).add_(r, alpha=rho), 0), torch.where(lit, b, 0),
+                lambda r: torch.where(lit, self.forward(self.adjoint(r)).add_(r, alpha=rho), 0), torch.where(lit, b, 0),
                 inverse=inverse, axes=len(self.measurement_shape), num_iters=self.max_iters, tol=self.tol,
             )  # fmt: skip
             return torch.where(lit, r, b / rho) if rho > 0 else r
@@ -254,7 +252,8 @@ class Camera(ABC):
 
     def subspace_forward(self, z: Tensor, B: Tensor) -> Tensor:
         """A B^T z of coefficient images z (..., K, H, W), B (K, C)."""
-        return self.forward(torch.einsum("kc,...khw->...chw", B, z))
+        x = B.mT @ z.flatten(-2)  # products of matrices are contiguous, as kernels want them
+        return self.forward(x.view(*x.shape[:-1], *self.cube_shape[1:]))
 
     def subspace_adjoint(self, p: Tensor, B: Tensor) -> Tensor:
         """B A^T p, (..., K, H, W), for B (K, C), or (..., K, C) with one for each snapshot of a batch."""
@@ -270,8 +269,7 @@ class Camera(ABC):
             p: (..., H, W').
             B: (K, C). SB: S B, (..., K, C) with S diagonal.
         """
-        x = B.mT @ (SB @ self.adjoint(p).flatten(-2))  # products of matrices are contiguous, as kernels want them
-        return self.forward(x.view(*x.shape[:-1], *self.cube_shape[1:]))
+        return self.subspace_forward(self.subspace_adjoint(p, SB), B)
 
     def mask_error_variance(self, x: Tensor) -> Tensor:
         """The variance that an unknown error of the mask adds to A x, like y; 0 where that error is not known."""

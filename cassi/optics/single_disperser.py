@@ -147,8 +147,6 @@ class CASSI(CodedAperture):
 
     def subspace_gram(self, p: Tensor, B: Tensor, SB: Tensor) -> Tensor:
         """`Camera.subspace_gram`, without the cube."""
-        if self._gpu(p, B) is not None and not is_tracked(p, SB):
-            return self.subspace_forward(self.subspace_adjoint(p, SB), B)
         out = torch.empty_like(p)
         if kernels(p, B, SB, self.mask, self.weights, out) is not cpu:
             return super().subspace_gram(p, B, SB)
