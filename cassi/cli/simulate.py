@@ -22,7 +22,7 @@ from cassi.optics.measurement import RELATIVE, Measurement
 from cassi.optics.other_cameras import double_disperser
 from cassi.photograph.picture import expected_response, write_side_picture
 from cassi.photograph.similarity import Similarity
-from cassi.simulation.camera import move_scene, random_mask, side_photograph, simulate, video_of
+from cassi.simulation.camera import move_scene, random_mask, side_photograph, simulate, stack_masks, video_of
 from cassi.simulation.optical_bench import simulate_bench, write_bench
 from cassi.simulation.scene import procedural_scene
 from cassi.version import PROGRAM
@@ -199,7 +199,7 @@ def make_masks(
         each = [middle(mask, (height, width), args.mask).contiguous() for mask in (given if count > 1 else [given])]
     if args.camera == "dd":
         each = [double_disperser(mask, shifts).mask for mask in each]
-    return each[0] if count == 1 else torch.stack(each)
+    return each[0] if count == 1 else stack_masks(each)
 
 
 def middle(picture: Any, wanted: Sequence[int], name: str) -> Any:

@@ -98,6 +98,11 @@ def video_of(cube: Tensor, speed: float) -> Tensor:
     return move_scene(cube.mean(0, keepdim=True), len(cube), speed)[:, 0]
 
 
+def stack_masks(masks: Sequence[Tensor]) -> Tensor:
+    """The masks (H, W) of several shots as (K, H, W)."""
+    return torch.stack(tuple(masks))
+
+
 @undisturbed
 def random_mask(
     height: int, width: int, *, kind: MaskKind = "binary", transmission: float = 0.5, generator: torch.Generator
