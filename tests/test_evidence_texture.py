@@ -6,17 +6,6 @@ import torch
 from cassi.evidence.texture import texture, unresolved_bands
 
 
-def test_texture_by_hand():
-    """Of a plain cube with noise of 10 % it is that, but for what a Gaussian of 4 px keeps, and shared as drawn."""
-    generator = torch.Generator().manual_seed(0)
-    common, own = (torch.randn(n, 128, 128, generator=generator) for n in (1, 6))
-    for shared, expected in ((0.0, 0.0), (1.0, 1.0), (0.5, None)):
-        rms, coherence = texture(3 + 0.3 * (shared**0.5 * common + (1 - shared) ** 0.5 * own))
-        np.testing.assert_allclose(rms, 0.1, rtol=0.03)
-        # corr(c + o_1, 5 c + sum of five o) = 5 / sqrt(2 (25 + 5))
-        np.testing.assert_allclose(coherence, 5 / 60**0.5 if expected is None else expected, atol=0.03)
-
-
 def test_bands_whose_texture_only_they_have_are_named_where_light_is_weak():
     generator = torch.Generator().manual_seed(0)
     light = torch.tensor([0.1, 0.2, 0.6, 1.0, 0.9]).view(-1, 1, 1)
@@ -24,3 +13,14 @@ def test_bands_whose_texture_only_they_have_are_named_where_light_is_weak():
     invented = 0.03 * torch.randn(5, 96, 96, generator=generator)
     assert unresolved_bands(light * scene) == ()
     assert unresolved_bands(light * scene + invented) == (0, 1)
+
+
+def test_texture_of_waves():
+    """A wave of period p keeps 1 - exp(-2 pi^2 s^2 / p^2) of its amplitude, and bands in turn agree or do not."""
+    j, p = np.arange(240)[None] + np.zeros((240, 1)), 12.0
+    wave, other = np.sin(2 * np.pi * j / p), np.cos(2 * np.pi * j / p)
+    x = np.stack([2 + 0.1 * wave, 4 + 0.8 * wave, 3 + 0.3 * other])
+    rms, coherence = texture(torch.as_tensor(x))
+    kept = (1 - np.exp(-2 * np.pi**2 * 16 / p**2)) / np.sqrt(2)
+    np.testing.assert_allclose(rms, [kept * 0.05, kept * 0.2, kept * 0.1], rtol=0.02)
+    np.testing.assert_allclose(coherence, [0.8 / np.hypot(0.8, 0.3), 0.1 / np.hypot(0.1, 0.3), 0.0], atol=0.03)

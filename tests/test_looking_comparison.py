@@ -1,11 +1,14 @@
-"""Comparing two cubes: the numbers by hand, and what cannot be compared."""
+"""Comparing two cubes, or a region and a spectrometer: the numbers by hand, and what cannot be compared."""
 
 import numpy as np
 import pytest
 from messages import refused
 
 from cassi.files import write_cube
-from cassi.looking.comparison import compare
+from cassi.files.spectrum_files import Spectrum
+from cassi.looking.comparison import compare, compare_spectra, spectra_figure
+from cassi.looking.regions import Region, spectrum_of
+from cassi.looking.report_data import ReportData
 
 BANDS = [450.0, 550.0, 650.0]
 
@@ -56,3 +59,52 @@ def test_what_cannot_be_compared(tmp_path, files, truth):
     other = write_cube(tmp_path / "other.h5", truth, wavelengths=[460, 560, 660])
     for reference in (small, other, tmp_path / "none.h5"):
         refused(compare, first, reference)
+
+
+NM = np.array([450.0, 500.0, 550.0, 600.0])
+VALUES = np.array([1.0, 2.0, 2.0, 4.0])
+DATA = ReportData(
+    VALUES[:, None, None] * np.ones((4, 6, 6)), wavelengths=NM, uncertainty=np.full((4, 6, 6), 0.25), unit="counts"
+)
+FOUND = spectrum_of(DATA, Region.at("2,2,3"))
+
+
+def test_the_same_light_in_another_unit_is_the_same_spectrum():
+    fine = np.linspace(400, 650, 251)
+    table = Spectrum(fine, 0.01 * np.interp(fine, NM, VALUES))  # bands are means of it: nearly the samples
+    same = compare_spectra(FOUND, 0.01 * VALUES)
+    assert (same.scale, same.angle, same.rmse, same.share) == pytest.approx((100, 0, 0, 1), abs=1e-5)
+    assert compare_spectra(FOUND, table).angle < 5
+    assert compare_spectra(FOUND, 0.01 * VALUES, scaled=False).rmse == pytest.approx(0.99 * 2.5)  # rms of VALUES: 2.5
+
+
+def test_numbers_by_hand():
+    reference = np.array([1.0, 2.0, 2.0, np.nan])
+    one = compare_spectra(FOUND, reference)
+    assert (one.bands, one.scale, one.angle) == (3, pytest.approx(1), pytest.approx(0, abs=1e-5))
+    other = compare_spectra(FOUND, np.array([2.0, 2.0, 2.0, 2.0]), scaled=False)
+    assert other.angle == pytest.approx(np.degrees(np.arccos(18 / (5 * 4))), abs=1e-4)
+    assert other.rmse == pytest.approx(np.sqrt(5 / 4))
+    assert other.share == 0.5  # 0 and 0 are within 2 x 0.25, 1 and 2 are not
+    text = str(other)
+    assert "9 px, 4 of 4 bands: angle 25.84 degrees, RMSE 1.12 (55.9% of the reference), scale 1" in text
+    assert text.split("600 nm")[1].split() == ["4", "0", "0.25", "2", "2"]
+
+
+def test_spectra_that_cannot_be_compared():
+    wide = np.array([400.0, 800.0])
+    for table in (
+        Spectrum(np.array([700.0, 800.0]), np.ones(2)), Spectrum(wide, np.zeros(2)),
+        Spectrum(wide, -np.ones(2)),  # an absorbance, say: it would fit perfectly, upside down
+    ):  # fmt: skip
+        refused(compare_spectra, FOUND, table)
+    refused(compare_spectra, spectrum_of(ReportData(np.ones((4, 6, 6))), Region.at("1,1")), Spectrum(wide, np.ones(2)))
+
+
+def test_the_figure_has_a_panel_a_region():
+    figure = spectra_figure([FOUND, FOUND], [compare_spectra(FOUND, VALUES)] * 2, name="leaf.csv")
+    assert len(figure.axes) == 2
+    labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert labels == ["± std of pixels", "leaf.csv", "cube ± error bar"]
+    (line, _) = figure.axes[0].get_lines()[:2]
+    assert np.array_equal(line.get_xdata(), NM)

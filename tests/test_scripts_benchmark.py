@@ -14,6 +14,7 @@ import torch
 from benchmarks import commands as whole, gpu as on_gpu, speed as module, throughput as many, timing
 from benchmarks.gpu import gpu
 from benchmarks.quality import simulated_scenes
+from benchmarks.siblings import convolution_speed, covariance_speed, patches_speed, siblings
 from benchmarks.speed import Size, iterations_to, speed, time_to_quality, tv_solvers
 from benchmarks.throughput import frames_a_minute
 from benchmarks.workers import PROCESSES, THREADS, Point, draw, workers
@@ -199,3 +200,23 @@ def test_every_way_to_work_through_frames(monkeypatch):
     assert text.startswith("8 frames of 16 x 16 x 3, gap-tv, 2 iterations, start-up left out\n\n| how |")
     assert [line.split(" | ")[0] for line in text.splitlines()[4:]] == ["| one by one from Python", "| one process"]
     refused(many.throughput, 7, error=ValueError)
+
+
+def test_every_way_to_compute_a_row_agrees():
+    rows = [
+        *convolution_speed((20,), (3, 30), seconds=0),
+        *patches_speed((2,), (24,), ((8, 4), (5, 1)), seconds=0),
+        *covariance_speed((4,), (4,), (16,), seconds=0),
+    ]
+    patches = ["extract patches", "aggregate patches"]
+    assert [row.task for row in rows] == ["convolution"] * 3 + patches * 2 + ["covariance"]
+    for row in rows:
+        assert row.milliseconds > 0 and row.others and row.speedup == min(row.others.values()) / row.milliseconds
+
+
+def test_a_quick_look_at_every_primitive(monkeypatch):
+    monkeypatch.setattr(timing, "_SETTLE", 0.0)
+    monkeypatch.setattr(timing, "_TURN", 0.0)
+    text = "\n".join(siblings(torch.device("cpu"), quick=True))
+    for task in ("convolution", "extract patches", "aggregate patches", "covariance"):
+        assert f"\n{task}: on " in text

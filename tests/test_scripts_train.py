@@ -199,7 +199,7 @@ def train_together(rank: int, data: Path, output: Path) -> None:
 
 
 def test_processes_that_train_together_have_one_network_and_examples_of_their_own(data, tmp_path):
-    torch.multiprocessing.spawn(train_together, (data, tmp_path), nprocs=2)
+    torch.multiprocessing.start_processes(train_together, (data, tmp_path), nprocs=2, start_method="fork")
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
     assert first["prior"].keys() == second["prior"].keys() and not torch.equal(first["next"], second["next"])
     assert all(torch.equal(first["prior"][name], second["prior"][name]) for name in first["prior"])

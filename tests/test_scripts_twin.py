@@ -11,7 +11,6 @@ from benchmarks import twin as module
 from benchmarks.twin import CAMERAS, ERRORS, SCENES, Row, ranks, table, write, wrong
 
 from cassi import CASSI
-from cassi.evidence.texture import texture
 
 ROW = Row("microscope", 0.05, "white", "cells", 0, 30.0, 27.0, 26.0, True, 4.0, 1.5, 0.7, 0.8, 1, 4, 6)
 
@@ -35,17 +34,6 @@ def test_errors_of_masks():
         assert np.mean(e[:, 1:] * e[:, :-1]) / 0.05**2 == pytest.approx(neighbor, abs=0.03)
     assert np.array_equal(wrong(mask, 0.0, "exact", rng), mask)
     assert wrong(np.zeros((9, 9)), 0.1, "white", rng).min() == 0
-
-
-def test_texture_of_waves():
-    """A wave of period p keeps 1 - exp(-2 pi^2 s^2 / p^2) of its amplitude, and bands in turn agree or do not."""
-    j, p = np.arange(240)[None] + np.zeros((240, 1)), 12.0
-    wave, other = np.sin(2 * np.pi * j / p), np.cos(2 * np.pi * j / p)
-    x = np.stack([2 + 0.1 * wave, 4 + 0.8 * wave, 3 + 0.3 * other])
-    rms, coherence = texture(torch.as_tensor(x))
-    kept = (1 - np.exp(-2 * np.pi**2 * 16 / p**2)) / np.sqrt(2)
-    np.testing.assert_allclose(rms, [kept * 0.05, kept * 0.2, kept * 0.1], rtol=0.02)
-    np.testing.assert_allclose(coherence, [0.8 / np.hypot(0.8, 0.3), 0.1 / np.hypot(0.1, 0.3), 0.0], atol=0.03)
 
 
 def test_the_truth_is_ranked():
