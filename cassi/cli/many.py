@@ -102,6 +102,7 @@ def run_many(args: argparse.Namespace, task: Task, fingerprint: str) -> int:
     """Reconstruct what is not finished yet: each snapshot for itself, or in a sequence, whose file has the fingerprint,
     with those beside it."""
     begun = time.time()
+    open_files(task.settings)  # raises what is wrong with them, before a camera is searched for
     asked = with_white(args, task, task.settings)
     followed = replace(asked, plan=args.save_plan, prior="auto", quality="default", num_iters=None)
     if args.save_plan and Path(args.save_plan).is_file() and not args.overwrite:  # as an interrupted run left it

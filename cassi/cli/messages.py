@@ -14,6 +14,7 @@ from cassi.kernels.dispatch import pick_device
 from cassi.looking.metrics import score
 from cassi.looking.report_data import MAX_SCORED
 from cassi.optics.measurement import Measurement, no_scene_reason
+from cassi.running.arguments import open_files
 from cassi.running.pipeline import Listener, check
 from cassi.running.result import Reconstruction
 from cassi.settings import Settings
@@ -84,10 +85,11 @@ def finished(task: Task) -> str:
 
 def dry_run(args: argparse.Namespace, task: Task, *, kept: bool) -> str:
     """Print what the first snapshot's files hold and how they fit together; what would be done, nothing if `kept`."""
+    settings = open_files(task.settings)
     print(describe(*dict.fromkeys((*task.frames[0].paths, *args.mask))))
     m = task.measurement(task.frames[0])
     describe_measurement(args, m, many=task.many)
-    m = check(m, with_white(args, task, task.opened), listener_of(args, lambda step, share: None))
+    m = check(m, with_white(args, task, settings), listener_of(args, lambda step, share: None))
     if kept:
         return f"{finished(task)}; nothing would be computed"
     names = [frame.name for frame in task.frames]

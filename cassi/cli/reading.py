@@ -22,7 +22,7 @@ from cassi.files.frames import find_files, frame_name, is_stack, natural, option
 from cassi.files.reading import open_measurement
 from cassi.optics.mask_match import TURNS, check_masks
 from cassi.optics.measurement import Measurement, check_arrays, join_shots
-from cassi.running.arguments import open_files, read_options
+from cassi.running.arguments import read_options
 from cassi.running.fingerprint import Frame
 from cassi.running.many import by_name
 from cassi.settings import MANY, SHOTS, Settings
@@ -87,7 +87,6 @@ class Task:
     many: bool  # each gets a cube of its own, in one place
     read: Reading  # how each is read
     settings: Settings  # how each is reconstructed
-    opened: Settings  # the same with the files read that they name
     output: Path = Path()  # file of the result, or folder of the results
     report: Path | None = None  # file of the page; None: none, or in the folder of the results
 
@@ -98,8 +97,7 @@ class Task:
 
 def make_task(args: argparse.Namespace, files: Sequence[str]) -> Task:
     """The task in the options, checked before a snapshot is read; its places are not settled yet."""
-    settings, source, output = _settings(args), Path(files[0]), Path(args.output or "")
-    opened = open_files(settings)  # raises what is wrong with them, before a snapshot is read
+    source, output = Path(files[0]), Path(args.output or "")
     stated = _stated_shots(files[0]) if os.path.isfile(source) else None
     given = max(len(args.mask), len(args.calibration))
     shots = args.shots or (given if given > 1 else stated) or 1
@@ -116,13 +114,14 @@ def make_task(args: argparse.Namespace, files: Sequence[str]) -> Task:
     if many or shots > 1:  # of one shot in the order of the numbers in their names
         others = [*args.mask, *args.calibration, *filter(None, [args.bad_pixels, args.dark])]
         names = [str(file) for file in find_files(files, others)]
+    settings = _settings(args)
     read = _reading(args, settings, names, shots, together=many or shots > 1)
     alone = len(files) == 1 and names == list(files)
     frames = _frames(args, names, read, alone=alone) if many or shots > 1 else [_scene(names)]
     if len(frames) > 1 and not many:
         many = True
         check("reconstruct", args, [SHOTS] * (shots > 1) + [MANY])
-    return Task(frames, many, read, settings.as_read(), opened.as_read())
+    return Task(frames, many, read, settings.as_read())
 
 
 def _stated_shots(path: str) -> int | None:

@@ -17,7 +17,7 @@ from cassi.files.writing import Attributes, check_store
 from cassi.kernels.dispatch import pick_device, unused_gpu
 from cassi.looking.report_data import ReportData, read_report, report_of
 from cassi.optics.measurement import Measurement
-from cassi.running.arguments import load
+from cassi.running.arguments import load, open_files
 from cassi.running.fingerprint import Stamps, changed_since, fingerprints, named_files, stamps_of
 from cassi.running.many import SolveWith, read_record
 from cassi.running.pipeline import Listener, reconstruct_measurement
@@ -135,7 +135,7 @@ def run_single(args: argparse.Namespace, task: Task, figures: Path | None, finge
 
     A result does not count as finished if a file has changed since its fingerprint was taken.
     """
-    settings = messages.with_white(args, task, task.opened)
+    settings = messages.with_white(args, task, open_files(task.settings))
     with StepBar(steps_of(args, task, settings, figures), shown=not args.quiet) as steps:
         steps("read")
         m = task.measurement(task.frames[0])
