@@ -114,6 +114,10 @@ class Camera(ABC):
         """|A|, the camera with the absolute values of its mask; the same camera if the mask is nonnegative."""
         return self
 
+    def gram(self, r: Tensor) -> Tensor:
+        """A A^T r, like a measurement."""
+        return self.forward(self.adjoint(r))
+
     def response(self) -> Tensor:
         """|A| 1, like a measurement: the image of a scene that is 1 everywhere."""
         one = torch.ones((), dtype=self.dtype, device=self.device)
@@ -121,8 +125,7 @@ class Camera(ABC):
 
     def majorizer(self) -> Tensor:
         """A diagonal D >= A A^T, like a measurement; here |A| |A|^T 1 (Gershgorin). 0 where no light can arrive."""
-        one, A = torch.ones(self.measurement_shape, dtype=self.dtype, device=self.device), self.absolute()
-        return A.forward(A.adjoint(one)).detach()
+        return self.absolute().gram(torch.ones(self.measurement_shape, dtype=self.dtype, device=self.device)).detach()
 
     def modes(self) -> tuple[Tensor, Tensor | None]:
         """D and V with V D V^T >= A A^T: D like a measurement; V is 1 (None) or, for K snapshots, (K, K, H, W').
@@ -148,8 +151,7 @@ class Camera(ABC):
         generator = torch.Generator().manual_seed(0)
         start = torch.rand(self.measurement_shape, generator=generator, dtype=torch.float64, device="cpu")
         with torch.no_grad():
-            start = start.to(device=self.device, dtype=self.dtype)
-            return math.sqrt(largest_eigenvalue(lambda r: self.forward(self.adjoint(r)), start))
+            return math.sqrt(largest_eigenvalue(self.gram, start.to(device=self.device, dtype=self.dtype)))
 
     # inverses
 
@@ -171,7 +173,7 @@ class Camera(ABC):
 
         def iterate(b: Tensor) -> Tensor:
             r = conjugate_gradients(
-                lambda r: torch.where(lit, self.forward(self.adjoint(r)).add_(r, alpha=rho), 0), torch.where(lit, b, 0),
+                lambda r: torch.where(lit, self.gram(r).add_(r, alpha=rho), 0), torch.where(lit, b, 0),
                 inverse=inverse, axes=len(self.measurement_shape), num_iters=self.max_iters, tol=self.tol,
             )  # fmt: skip
             return torch.where(lit, r, b / rho) if rho > 0 else r
