@@ -9,9 +9,9 @@ from cassi.cli.shell import say, warn
 from cassi.cli.spectra import regions_of, write_spectra
 from cassi.errors import InputError, counted
 from cassi.files import replacing
+from cassi.files.wavelength_files import TABLES
 from cassi.optics.measurement import REFLECTANCE
 
-TABLES = (".csv", ".txt", ".tsv", ".dat", ".asc")  # of spectrometers
 NOT_REFLECTANCE = (
     "{}: not divided by a white reference, so that its spectra contain lamp and detector, and the angle to a table of "
     "reflectances measures these, too; reconstruct with --white"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Self
+from typing import Self, cast
 
 import torch
 from torch import Tensor
@@ -159,26 +159,20 @@ class MultiShot(Derived):
         if kernels(y, B, vectors, masks, weights, gamma, omega) is not cpu:
             return None
         return partial(
-            cpu.subspace_step, y=y, basis=B, mask=masks, shifts=self._whole_shifts, weights=weights, gamma=gamma,
+            cpu.subspace_step, y=y, basis=B, mask=masks, shifts=cast(CASSI, self.camera).shifts, weights=weights, gamma=gamma,
             omega=omega, step=step, modes=vectors,
         )  # fmt: skip
-
-    @property
-    def _whole_shifts(self) -> tuple[int, ...]:
-        return tuple(int(d) for d in self.shots[0].shifts)
 
     @cached
     def _stacked(self) -> tuple[Tensor, Tensor | None]:
         """Masks (K, 1, H, W) or (K, C, H, W), and row weights (K, H, W') or None."""
-        height, width = self.cube_shape[-2:]
-        planes = max(shot.mask.numel() // (height * width) for shot in self.shots)
-        masks = torch.stack([shot.mask.reshape(-1, height, width).expand(planes, -1, -1) for shot in self.shots])
-        return masks, self.weights
+        each = [shot.mask if shot.mask.ndim == 3 else shot.mask[None] for shot in self.shots]
+        return torch.stack([mask.expand(max(map(len, each)), -1, -1) for mask in each]), self.weights
 
     @cached
     def _eigen(self) -> tuple[Tensor, Tensor]:
         """Eigenvalues (K, H, W') and eigenvectors (K, mode, H, W') of the blocks of Phi Phi^T."""
-        ones, shifts = self.shots[0].mask.new_ones(()).expand(self.cube_shape), self._whole_shifts
+        ones, shifts = self.camera.mask.new_ones(()).expand(self.cube_shape), cast(CASSI, self.camera).shifts
         rows = [torch.stack([shift_sum(ones, a.mask * b.mask, shifts) for b in self.shots]) for a in self.shots]
         gram, weights = torch.stack(rows), self.weights
         gram = (gram if weights is None else weights[:, None] * gram * weights).permute(2, 3, 0, 1)

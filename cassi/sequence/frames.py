@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
@@ -110,7 +109,10 @@ class InSequence:
         used: dict[str, Any] = {"together": 0, "common_plan": self.plan.basis}
 
         def solve(first: Scene, settings: Settings, listener: Listener, start: float) -> list[Outcome]:
-            frames = [self._reconstruct_single(scene.A, y) for y in scene.frames]
+            keys = (hashlib.sha256(y.cpu().numpy().tobytes()).hexdigest() for y in scene.frames)
+            single = partial(reconstruct_single_frame, scene.A, plan=self.plan, seed=self.settings.seed)
+            recent: Once[SingleFrame] = self._recent  # type: ignore[attr-defined]
+            frames = [recent.get(key, partial(single, y)) for key, y in zip(keys, scene.frames, strict=True)]
             outcome = reconstruct_multi_frame(frames[0], frames[1:], self.plan, Watch(monitor))
             if outcome is None:
                 return solve_frames(first, settings, listener, start)
@@ -122,12 +124,6 @@ class InSequence:
         result = reconstruct_measurement(first, settings, listener, solve)
         stated = used if self.camera is None else {**used, "camera": self.camera}
         return replace(result, parameters={**result.parameters, **stated})
-
-    def _reconstruct_single(self, A: Any, y: torch.Tensor) -> SingleFrame:
-        """A frame alone, cached until its neighbors are done."""
-        recent: Once[SingleFrame] = self._recent  # type: ignore[attr-defined]
-        key = hashlib.sha256(y.cpu().numpy().tobytes()).hexdigest()
-        return recent.get(key, lambda: reconstruct_single_frame(A, y, self.plan, seed=self.settings.seed))
 
 
 def sequence_plan(measurements: Sequence[Measurement], settings: Settings = Settings()) -> Plan:

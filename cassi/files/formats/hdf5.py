@@ -174,12 +174,11 @@ def label_axes(file: h5py.File, mask: str = "NCHW") -> None:
         letters = letters if len(letters) == array.ndim else "?" * array.ndim
         for k, (letter, length) in enumerate(zip(letters, array.shape, strict=True)):
             if (letter, length) not in names:
-                axis = plain = AXES.get(letter, "index")
-                choice = iter((f"detector_{plain}", f"{name}_{plain}", f"{name}_{plain}_{length}"))
-                while axis in names.values():
-                    axis = next(choice)
+                plain = AXES.get(letter, "index")
+                choice = (plain, f"detector_{plain}", f"{name}_{plain}", f"{name}_{plain}_{length}")
                 known = letter == "C" and "wavelengths" in arrays and arrays["wavelengths"].shape == (length,)
-                axis = names[letter, length] = "wavelengths" if known else axis
+                axis = "wavelengths" if known else next(word for word in choice if word not in names.values())
+                names[letter, length] = axis
                 if axis not in file:
                     numbers = np.arange(letter in "NC", length + (letter in "NC"), dtype=np.int32)
                     file.create_dataset(axis, data=numbers, track_times=False)
