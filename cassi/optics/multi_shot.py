@@ -158,9 +158,10 @@ class MultiShot(Derived):
         masks, weights = self._stacked
         if kernels(y, B, vectors, masks, weights, gamma, omega) is not cpu:
             return None
+        shifts = cast(CASSI, self.camera).shifts
         return partial(
-            cpu.subspace_step, y=y, basis=B, mask=masks, shifts=cast(CASSI, self.camera).shifts, weights=weights, gamma=gamma,
-            omega=omega, step=step, modes=vectors,
+            cpu.subspace_step, y=y, basis=B, mask=masks, shifts=shifts, weights=weights, gamma=gamma, omega=omega,
+            step=step, modes=vectors,
         )  # fmt: skip
 
     @cached
