@@ -133,14 +133,14 @@ def test_the_found_camera_holds_the_corrected_mask(tmp_path):
     ("how", "expected"),
     [
         ({}, "free"), ({"weights": "research"}, "research"), ({"prior": "nonlocal"}, ""), ({"solver": "gap-tv"}, ""),
-        ({"num_iters": 60}, ""), ({"plan": True}, "free"),
+        ({"num_iters": 60}, ""), ({"plan": True}, "research"),
     ],
 )  # fmt: skip
 def test_a_run_uses_no_other_weights_than_its_own(monkeypatch, given, how, expected):
     """Weights differ in what they may be used for, and the search for a camera in several frames has a network, too."""
     m = Measurement(y=np.stack([capture(given, k).numpy() for k in (1, 2)]), mask=given, shifts=SHIFTS)
     if "plan" in how:
-        how = {"plan": cassi.reconstruct(replace(m, y=m.y[0]), camera="as-given", prior="learned", weights="free").plan}
+        how = {"plan": cassi.reconstruct(replace(m, y=m.y[0]), camera="as-given", prior="learned", weights="research").plan}
     used = set()
 
     def noted(*given, **more):
