@@ -140,7 +140,8 @@ def test_a_run_uses_no_other_weights_than_its_own(monkeypatch, given, how, expec
     """Weights differ in what they may be used for, and the search for a camera in several frames has a network, too."""
     m = Measurement(y=np.stack([capture(given, k).numpy() for k in (1, 2)]), mask=given, shifts=SHIFTS)
     if "plan" in how:
-        how = {"plan": cassi.reconstruct(replace(m, y=m.y[0]), camera="as-given", prior="learned", weights="research").plan}
+        first = replace(m, y=m.y[0])
+        how = {"plan": cassi.reconstruct(first, camera="as-given", prior="learned", weights="research").plan}
     used = set()
 
     def noted(*given, **more):
