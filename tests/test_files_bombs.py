@@ -83,7 +83,7 @@ def tiff(path, data, compression, **more):
 
 
 def npz(path, head, method=zipfile.ZIP_DEFLATED, size=HELD):
-    with zipfile.ZipFile(path, "w", method) as archive:
+    with zipfile.ZipFile(path, "w", method, compresslevel=1) as archive:
         with archive.open("mask.npy", "w") as file:
             np.lib.format.write_array(file, MASK)
         with archive.open("measurement.npy", "w", force_zip64=True) as file:
@@ -139,7 +139,7 @@ def one_text_of_many_attributes(path):
 
 
 def png(path):
-    Image.new("L", (20_000, 12_000)).save(path)
+    Image.new("L", (20_000, 12_000)).save(path, compress_level=1)
 
 
 BOMBS = {
