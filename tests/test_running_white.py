@@ -232,11 +232,11 @@ def test_a_reference_without_sensitivity_gets_that_of_the_snapshot(bench):
 
 @pytest.fixture(scope="module")
 def night(tmp_path_factory, bench):
-    """A folder of three scenes, and beside it the white reference."""
+    """A folder of two scenes, and beside it the white reference."""
     A, rho, light = bench
     folder = tmp_path_factory.mktemp("night")
     (folder / "night").mkdir()
-    for k, x in enumerate((rho * light, 0.5 * rho * light, rho.flip(-1) * light)):
+    for k, x in enumerate((rho * light, 0.5 * rho * light)):
         write_arrays(folder / "night" / f"s{k}.h5", {"measurement": A.forward(x).numpy()})
     write_arrays(folder / "white.h5", {"measurement": A.forward(light).numpy()})
     write_arrays(folder / "mask.h5", {"mask": A.mask.numpy()})
@@ -257,7 +257,7 @@ def test_a_folder_is_divided_by_a_reference_that_is_solved_once(night, tmp_path,
     assert run("reconstruct", [*words, *more], "cassi reconstruct") == 0 and len(seen) == 1
     pdf = sorted(path.name for path in (tmp_path / "out_figures" / "s1").iterdir())
     assert "srgb.pdf" in pdf and (out / "s1_report.html").exists() and (out / "index.html").exists()
-    assert sorted(path.name for path in (tmp_path / "out_figures").iterdir()) == ["s0", "s1", "s2"]
+    assert sorted(path.name for path in (tmp_path / "out_figures").iterdir()) == ["s0", "s1"]
     single = tmp_path / "single.h5"
     words = [str(night / "night" / "s1.h5"), *how, "--output", str(single), "--figures", "none", "--quiet"]
     assert run("reconstruct", words, "cassi reconstruct") == 0
