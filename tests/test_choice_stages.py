@@ -1,7 +1,7 @@
 """The stages of the default solver, one by one."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import oracle
@@ -14,6 +14,7 @@ from test_evidence_judge import verdict
 from cassi.choice.automatic import explore_snapshot
 from cassi.choice.stages import STRENGTH_ITERS, Learned, NonLocal, Tv, Watch, alternating_stages
 from cassi.evidence.held_out import Split
+from cassi.evidence.judge import Verdict
 from cassi.evidence.noise import CameraNoise
 from cassi.optics.detector import brightness
 from cassi.priors.learned import LearnedPrior
@@ -42,6 +43,20 @@ def test_another_prior_forgets_the_multiplier(shot):
     refused(run, NonLocal(0.3, 2), shot, error=ValueError)
 
 
+@dataclass
+class Verdicts:
+    """A judge of cubes whose verdicts are given."""
+
+    given: list[Verdict]
+
+    def fair_to(self, x):
+        return self
+
+    def verdict(self, x, *, imprint):
+        assert x.ndim == 3 and not imprint
+        return self.given.pop(0)
+
+
 @pytest.mark.parametrize(
     ("errors", "chosen"),  # at strengths 16, 4, and then 1 or 64
     [((2, 3, 2.1), 16), ((2, 1, 3), 4), ((3, 2, 1), 1), ((2, 3, 1), 64), ((2, math.nan, 2), 16)],
@@ -50,7 +65,7 @@ def test_held_out_pixels_choose_how_much_the_noise_counts(shot, errors, chosen):
     """The run with the first strength goes to its end, and the others go on from there."""
     start, seen = run(Tv(10), shot), list[int]()
     verdicts = [verdict(error, seed=k) for k, error in enumerate(errors)]
-    problem = replace(shot.problem, verdict=lambda x: verdicts.pop(0))
+    problem = replace(shot.problem, split=Verdicts(verdicts))
     stage = NonLocal(0.3, 60, None)
     found = run(stage, shot, start, problem, Watch(lambda record, z: seen.append(record.iteration)))
     better = {16: 0, 4: 1, 1: 2, 64: 1}[chosen]

@@ -76,21 +76,24 @@ def test_errors_are_judged_relative_to_the_noise():
 
 
 @pytest.mark.parametrize("width", [0.0, 0.7])
-def test_where_neighbors_have_errors_alike_blocks_are_held_out(width):
-    """A cube that has the noise of the pixels around predicts a pixel held out alone, but no center of a block."""
+def test_where_neighbors_have_errors_alike_centers_of_blocks_judge(width):
+    """A cube that has the noise of the pixels around predicts pixels beside these, but no center of a block."""
     rng, A = np.random.default_rng(0), CASSI(torch.ones(256, 256), (0,))
     n = rng.standard_normal(A.measurement_shape)
     n = ndimage.gaussian_filter(n, width) if width else n
     noise = torch.from_numpy(0.1 * n / n.std()).float()
     y, smooth = 1 + noise, torch.ones(1, 256, 256)
     variance = torch.full(y.shape, 0.01)
-    alone = Split.of(A, y, 0)
-    assert alone.is_correlated(smooth, variance) == (width > 0)
-    assert alone.correlation(smooth, variance) == pytest.approx(np.exp(-1 / (4 * width**2)) if width else 0, abs=0.02)
-    for split, fooled in ((alone, width > 0), (Split.in_blocks(A, y, 0), False)):
-        around = ndimage.uniform_filter(np.where(split.held, 0, noise), 3) / ndimage.uniform_filter(
-            1.0 * ~split.held, 3
-        )
-        rough = smooth + torch.from_numpy(np.nan_to_num(around, posinf=0, neginf=0)).float()
-        assert (split.verdict(rough, imprint=False).squared.sum() < split.verdict(smooth).squared.sum()) == fooled
-    assert ndimage.minimum_filter(split.held, 3, mode="nearest").ravel()[split.indices].all(), "with all around them"
+    split = Split.with_blocks(A, y, 0).knowing(variance)
+    assert split.correlation(smooth, variance) == pytest.approx(np.exp(-1 / (4 * width**2)) if width else 0, abs=0.02)
+    fair = split.fair_to(smooth)
+    assert (fair is split) == (width == 0) and fair.fair_to(smooth) is fair
+    share = ndimage.uniform_filter(1.0 * ~split.held.numpy(), 3)
+    around = ndimage.uniform_filter(np.where(split.held, 0, noise), 3) / np.where(share > 0.01, share, np.inf)
+    rough = smooth + torch.from_numpy(around).float()
+    for judge, fooled in ((split, width > 0), (fair, False)):
+        assert (judge.verdict(rough, imprint=False).squared.sum() < judge.verdict(smooth).squared.sum()) == fooled
+    if width:
+        assert ndimage.minimum_filter(split.held, 3, mode="nearest").ravel()[fair.indices].all(), "with all around"
+        assert len(fair.indices) == pytest.approx(0.01 / 9 * y.numel(), rel=0.02)
+    assert len(split.indices) == pytest.approx(0.02 * y.numel(), rel=0.02)

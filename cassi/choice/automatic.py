@@ -144,12 +144,12 @@ def reconstruct_auto(
         return _outcome(A, y, state, watch, replace(plan, stages=state.stages), None, settings)
     watch.report("trials", 0.0)
     axis = A.cube_shape[0] if wavelengths is None else wavelengths
-    split, part, bright = Split.of(A, y, settings.seed), window(A, y), brightness(A, y)
+    split, part, bright = Split.with_blocks(A, y, settings.seed), window(A, y), brightness(A, y)
     A_train, y_train = split.A_train, split.y_train
     if part is None or not croppable(A_train):
         plan, bases = explore_snapshot(split, axis, noise, settings, y)
     else:
-        window_split = Split.of(*crop(A_train, y_train, *part), settings.seed)
+        window_split = Split.with_blocks(*crop(A_train, y_train, *part), settings.seed)
         plan, bases = explore_snapshot(window_split, axis, noise, settings, y)
         plan = _relearn_basis_on_frame(plan, A_train, y_train, axis, watch)
     watch.report("trials", 1.0)
@@ -185,7 +185,7 @@ def choose_plan(
     watch = watch or Watch()
     axis = A.cube_shape[0] if wavelengths is None else wavelengths
     part = window(A, y)
-    split = Split.of(*((A, y) if part is None else crop(A, y, *part)), settings.seed)
+    split = Split.with_blocks(*((A, y) if part is None else crop(A, y, *part)), settings.seed)
     bright = brightness(A, y)
     plan, bases = explore_snapshot(split, axis, noise, settings, y)
     steps = 1 + (0 if part is None else len(_parts(A)))
@@ -263,9 +263,6 @@ def run_stages(
     if noise.gain is None:
         plan = replace(plan, noise=fit_noise(split, verdict.squared))
         problem = replace(problem, variance=plan.noise.variance(split.y))
-    if judged and not watch.over and split.is_correlated(state.x, plan.noise.variance(split.y)):
-        split, watch.expected = Split.in_blocks(split.A, split.y, settings.seed), watch.expected + first.cost
-        state = first.run(split.A_train, split.y_train, problem, replace(state, stages=()), watch)
     split = split.knowing(plan.noise.variance(split.y))  # from here on errors of the mask are integrated out
     if judged:
         verdict = split.verdict(state.x)
@@ -275,7 +272,7 @@ def run_stages(
         trials = (*trials, trial)
     error = next((trial.held_out_error for trial in reversed(trials) if trial.accepted), None)
     error = split.error(state.x.clamp(min=0)) if error is None else error
-    evidence = Evidence(bases, trials, error, len(split.indices), settings.seed, part=None)
+    evidence = Evidence(bases, trials, error, len((state.split or split).indices), settings.seed, part=None)
     return state, replace(plan, stages=state.stages), evidence
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -81,7 +80,7 @@ def run_chains(
         The state of the accepted chain, or the one to start from, and all trials.
     """
     A, y = split.A_train, split.y_train
-    problem = replace(problem, verdict=partial(split.verdict, imprint=False))
+    problem = replace(problem, split=split)
     watch.expected = watch.spent + max(map(cost, chains), default=0.0)
     trials = list[ChainTrial]()
     if verdict is not None:
@@ -109,6 +108,11 @@ def run_chains(
             return new, ()
         if new is state:
             continue
+        fair = new.split or split.fair_to(new.x)
+        if fair is not split:  # from here on, for the cube to start from, too
+            split, problem = fair, replace(problem, split=fair)
+            verdict = replace(fair.verdict(state.x, imprint=False), imprint=verdict.imprint)
+            trials[0] = trials[0]._replace(held_out_error=verdict.error)
         judged = new.verdict or split.verdict(new.x, imprint=False)
         new_verdict = replace(judged, imprint=split.imprint(new.x))
         longest = max(k for k in range(len(chain)) if chain[:k] in finished)
@@ -117,13 +121,14 @@ def run_chains(
             accepted = not_worse(new_verdict, split.verdict(finished[chain[:longest]].x, imprint=False))
         trials.append(ChainTrial(_names(new.stages[first:]), new_verdict.error, new_verdict.imprint, accepted))
         if accepted:
-            return replace(new, verdict=new_verdict), tuple(trials)
+            return replace(new, verdict=new_verdict, split=split), tuple(trials)
     return state, tuple(trials)
 
 
 def try_guided(split: Split, problem: Problem, state: State, watch: Watch) -> tuple[State, ChainTrial]:
     """Filter a cube by its brightness, and keep that where it predicts held-out pixels no worse, but for chance."""
-    new = Guided().run(split.A_train, split.y_train, problem, state, watch)
+    split = state.split or split
+    new = replace(Guided().run(split.A_train, split.y_train, problem, state, watch), split=split)
     verdict = split.verdict(new.x, imprint=False)
     accepted = not_worse(verdict, state.verdict or split.verdict(state.x, imprint=False))
     return new if accepted else state, ChainTrial(Guided.name, verdict.error, None, accepted)

@@ -83,9 +83,6 @@ class _Turned(Problem):
         given = {one.name: getattr(problem, one.name) for one in fields(Problem)}
         if problem.learned is not None:
             given["learned"] = _TurnedPrior(problem.learned, mirrors)
-        if problem.verdict is not None:
-            verdict = problem.verdict
-            given["verdict"] = lambda x: verdict(x.mean(0))
         return cls(**given, mirrors=mirrors)
 
     def non_local(self, A: Camera, y: Tensor, sigma: float) -> Denoiser:

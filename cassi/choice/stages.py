@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cassi.evidence.held_out import Split
 from cassi.evidence.judge import Verdict, is_worth_it
 from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera
@@ -57,7 +58,7 @@ class Problem:
         relative_level: of a `Plan`.
         learned: the network of `Learned`; None where there is none.
         axis: number of bands or their wavelengths, for its smooth basis.
-        verdict: judges a cube (C, H, W) by held-out pixels; None: stages make no choices.
+        split: judges cubes by held-out pixels; None: stages make no choices.
     """
 
     basis: Tensor
@@ -66,7 +67,7 @@ class Problem:
     relative_level: float = 1.0
     learned: LearnedPrior | None = None
     axis: int | Sequence[float] | np.ndarray | None = None
-    verdict: Callable[[Tensor], Verdict] | None = None
+    split: Split | None = None
 
     @cached_property
     def smooth(self) -> Tensor:
@@ -107,7 +108,7 @@ class State:
         stages: all so far.
         noise: how many times its variance counted in the last one.
         views: of a batch of views of one snapshot (`cassi.choice.mirrors`), the axes turned around in each.
-        verdict: on the cube, where it has been judged.
+        verdict, split: on the cube, where it has been judged, and by which pixels.
     """
 
     x: Tensor
@@ -118,6 +119,7 @@ class State:
     noise: float = 1.0
     views: tuple[tuple[int, ...], ...] = ()
     verdict: Verdict | None = None
+    split: Split | None = None
 
     def followed_by(self, result: Result, run: SubspaceState | None, stage: Stage) -> State:
         """The state after one more stage, whose records are numbered in continuation."""
@@ -343,20 +345,25 @@ class NonLocal(Stage):
                 num_iters=num_iters, state=start, denoise=denoise, momentum=MAX_MOMENTUM, monitor=monitor,
             )  # fmt: skip
 
-        chooses = self.noise is None and problem.verdict is not None
+        chooses = self.noise is None and problem.split is not None
         noise = STRENGTHS[0] if chooses else self.noise or 1.0
         if noise != 1:
             solve(1, 1.0, start)  # makes filters that do not depend on `noise`
         result, run = solve(self.num_iters, noise, start, watch.stage_monitor(state.history, cost))
         new = replace(state.followed_by(result, run, replace(self, noise=noise)), noise=noise)
-        return self._choose_strength(solve, problem.verdict, new, watch) if chooses and problem.verdict else new
+        return self._choose_strength(solve, problem.split, new, watch) if chooses and problem.split else new
 
     def _choose_strength(
-        self, solve: Callable[..., tuple[Result, SubspaceState]], judge: Callable[[Tensor], Verdict], state: State,
-        watch: Watch,
-    ) -> State:  # fmt: skip
+        self, solve: Callable[..., tuple[Result, SubspaceState]], split: Split, state: State, watch: Watch
+    ) -> State:
         """Go on with the other strengths, away from the first as long as cubes are worth it; the last one settles."""
-        first, best = state, judge(state.x)
+
+        def judge(x: Tensor) -> Verdict:
+            return split.verdict(x.mean(0) if state.views else x, imprint=False)
+
+        split = split.fair_to(state.x.mean(0) if state.views else state.x)
+        first = state = replace(state, split=split)
+        best = judge(state.x)
 
         def continue_with(noise: float, num_iters: int, *, trial: bool) -> State:
             monitor = watch.stage_monitor(state.history, self.ITERATION, trial=trial)

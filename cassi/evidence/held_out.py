@@ -16,12 +16,11 @@ from cassi.solvers.loop import relative_norm
 
 HELD_OUT = 0.02  # fraction of the detector pixels
 BLOCK = 3  # side of blocks of pixels [pixel]
-HELD_OUT_IN_BLOCKS = BLOCK * HELD_OUT
-# Of the errors of neighboring pixels that total variation leaves: simulated snapshots have -0.08 to 0.07 at 10,000
-# electrons, through wrong masks too, microscope captures 0.1 to 0.3.
-MAX_CORRELATION = 0.1
-MIN_ERROR = 0.015  # of total variation, below which a snapshot is without noise, and what neighbors share is texture
-MIN_BLOCKS = 200  # fewer tell too little
+HELD_OUT_IN_BLOCKS = 0.01  # more, a ninth of which are centers
+# Of the errors of neighboring pixels that a smooth cube leaves: simulated snapshots have -0.16 to 0.01, with and
+# without noise, through wrong masks too, microscope captures 0.16 to 0.31.
+MAX_CORRELATION = 0.05
+MIN_CENTERS = 20  # of blocks: fewer tell too little
 
 
 def hold_out(lit: Tensor, seed: int, fraction: float = HELD_OUT) -> Tensor:
@@ -40,7 +39,8 @@ class Split:
         A, y: with all pixels.
         held: bool like y, the pixels held out.
         A_train, y_train: without these.
-        judged: bool like y, those of them at which cubes are judged; None: all.
+        judged: those of the held-out pixels at which cubes are judged, like y or one shot of it; None: all.
+        centers: of blocks that are held out, like `judged`; None: there are no blocks.
         variance: of the noise of y, like y, once it is known: from then on what errors of the mask explain is taken off
             the misfit before a cube is judged (`cassi.evidence.misfit`), and squares count relative to it.
     """
@@ -52,6 +52,7 @@ class Split:
     y_train: Tensor
     variance: Tensor | None = None
     judged: Tensor | None = None
+    centers: Tensor | None = None
 
     @classmethod
     def of(cls, A: Camera, y: Tensor, seed: int, fraction: float = HELD_OUT) -> Self:
@@ -60,18 +61,16 @@ class Split:
         return cls(A, y, held.expand(y.shape), A.leave_out(~held), y.masked_fill(held, 0))
 
     @classmethod
-    def in_blocks(cls, A: Camera, y: Tensor, seed: int) -> Self:
-        """Hold out blocks of 3 x 3 pixels, and judge at their centers.
-
-        Where errors of neighboring pixels are alike, a cube that fits them in the pixels around predicts them at a
-        pixel held out alone, too, and the judge prefers texture that is noise: on a microscope capture by 11 standard
-        errors, where at centers of blocks the smooth cube is better by 2.
-        """
-        lit = A.majorizer() > 0
-        centers = hold_out(lit, seed, HELD_OUT_IN_BLOCKS / BLOCK**2)
+    def with_blocks(cls, A: Camera, y: Tensor, seed: int) -> Self:
+        """Hold out more pixels in blocks of 3 x 3, so that centers of these may judge cubes (`fair_to`)."""
+        lit, share = A.majorizer() > 0, HELD_OUT_IN_BLOCKS / BLOCK**2
+        if share * int(lit.sum()) < MIN_CENTERS:
+            return cls.of(A, y, seed)
+        single, centers = hold_out(lit, seed), hold_out(lit, seed + 1, share)
         around = torch.nn.functional.max_pool2d(centers.float()[None], BLOCK, 1, BLOCK // 2)[0] > 0
-        held = around.reshape(lit.shape) & lit
-        return cls(A, y, held.expand(y.shape), A.leave_out(~held), y.masked_fill(held, 0), judged=centers)
+        held = single | around.reshape(lit.shape) & lit
+        A_train, y_train = A.leave_out(~held), y.masked_fill(held, 0)
+        return cls(A, y, held.expand(y.shape), A_train, y_train, judged=single, centers=centers)
 
     @cached_property
     def indices(self) -> Tensor:
@@ -79,11 +78,15 @@ class Split:
         judged = self.held if self.judged is None else self.judged.expand(self.y.shape)
         return judged.flatten().nonzero()[:, 0]
 
-    def is_correlated(self, x: Tensor, variance: Tensor) -> bool:
-        """Whether neighboring pixels have errors alike, so that blocks must be held out: x is of total variation."""
-        blocks = HELD_OUT_IN_BLOCKS / BLOCK**2 * int((self.A.majorizer() > 0).sum())
-        noisy = blocks >= MIN_BLOCKS and self.error(x.clamp(min=0)) > MIN_ERROR
-        return noisy and self.correlation(x, variance) > MAX_CORRELATION
+    def fair_to(self, x: Tensor) -> Self:
+        """The same, judged at centers of blocks where neighboring pixels have errors alike; x is a smooth cube.
+
+        A cube that fits such errors in the pixels around predicts them at a pixel beside these, too, and the judge
+        prefers texture that is noise: on a microscope capture by 21 standard errors, by none at centers of blocks.
+        """
+        if self.centers is None or self.variance is None or self.correlation(x, self.variance) <= MAX_CORRELATION:
+            return self
+        return replace(self, judged=self.centers, centers=None)
 
     def correlation(self, x: Tensor, variance: Tensor) -> float:
         """The correlation of errors (y - Phi x) / variance^1/2 of fitted pixels with those beside and below them."""
