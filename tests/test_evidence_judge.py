@@ -21,7 +21,7 @@ def verdict(error: float, imprint: float | None = None, seed: int = 0) -> Verdic
     [
         (verdict(0.02), verdict(0.02), True), (verdict(0.0219), verdict(0.02), True),
         (verdict(0.0221), verdict(0.02), False), (verdict(math.nan), verdict(0.02), False),
-        (verdict(0.02, 0.1), verdict(0.02, 0.01), True), (verdict(0.02, 0.13), verdict(0.02, 0.01), False),
+        (verdict(0.02, 0.05), verdict(0.02, 0.01), True), (verdict(0.02, 0.07), verdict(0.02, 0.01), False),
         (verdict(0.02, 0.21), verdict(0.02, 0.2), True),
         (verdict(0.0215, seed=1), verdict(0.02), True), (verdict(0.0225, seed=1), verdict(0.02), False),  # chance
     ],
