@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from cassi.evidence.held_out import Split
-from cassi.evidence.judge import Verdict, is_better, is_worth_it
+from cassi.evidence.judge import Verdict, is_worth_it
 from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera
 from cassi.priors.learned import LearnedPrior, Size
@@ -291,8 +291,7 @@ class NonLocal(Stage):
 
     The filters pass components above the noise unchanged, with the noise in them. Where the noise counts more, less
     of it is fitted, and less of faint texture. Which is better depends on scene and noise, by up to 6 dB, and held-out
-    pixels decide: noise counts 16 times unless 64, or 4, then 1, predicts them better by more than one standard error,
-    two where neighbors share errors (`cassi.evidence.held_out.Split.fair_to`): rough cubes are made of such errors.
+    pixels decide: noise counts 16 times unless 64, or 4, then 1, predicts them better by more than one standard error.
 
     To the noise is added what an error of the mask of spread s (`Camera.mask_error`) adds, s^2 sum_c S_c x_c^2, with x
     the cube that the stage starts from. Where the mask is wrong by 5 %, it gains 0 to 4 dB on five windows: errors at
@@ -362,8 +361,7 @@ class NonLocal(Stage):
         def judge(x: Tensor) -> Verdict:
             return split.verdict(x.mean(0) if state.views else x, imprint=False)
 
-        single, split = split, split.fair_to(state.x.mean(0) if state.views else state.x)
-        worth = is_worth_it if split is single else is_better
+        split = split.fair_to(state.x.mean(0) if state.views else state.x)
         first = state = replace(state, split=split)
         best = judge(state.x)
 
@@ -377,7 +375,7 @@ class NonLocal(Stage):
                 if watch.over or (noise > STRENGTHS[0] and state is not first):
                     break
                 new = continue_with(noise, STRENGTH_ITERS, trial=True)
-                if not worth(verdict := judge(new.x), best):
+                if not is_worth_it(verdict := judge(new.x), best):
                     break
                 state, best = new, verdict
         if state is first or watch.over:

@@ -16,11 +16,10 @@ from cassi.solvers.loop import relative_norm
 
 HELD_OUT = 0.02  # fraction of the detector pixels
 BLOCK = 3  # side of blocks of pixels [pixel]
-HELD_OUT_IN_BLOCKS = 0.01  # more, a ninth of which are centers
 # Of the errors of neighboring pixels that a smooth cube leaves: simulated snapshots have -0.16 to 0.01, with and
 # without noise, through wrong masks too; through masks corrected by one capture 0.2 to 0.37, real captures 0.14 to 0.37.
 MAX_CORRELATION = 0.05
-MIN_CENTERS = 20  # of blocks: fewer tell too little
+MIN_CENTERS = 40  # of blocks: fewer tell too little
 
 
 def hold_out(lit: Tensor, seed: int, fraction: float = HELD_OUT) -> Tensor:
@@ -62,8 +61,11 @@ class Split:
 
     @classmethod
     def with_blocks(cls, A: Camera, y: Tensor, seed: int) -> Self:
-        """Hold out more pixels in blocks of 3 x 3, so that centers of these may judge cubes (`fair_to`)."""
-        lit, share = A.majorizer() > 0, HELD_OUT_IN_BLOCKS / BLOCK**2
+        """Hold out as many pixels again in blocks of 3 x 3, so that centers of these may judge cubes (`fair_to`).
+
+        In a frame of too few blocks, none.
+        """
+        lit, share = A.majorizer() > 0, HELD_OUT / BLOCK**2
         if share * int(lit.sum()) < MIN_CENTERS:
             return cls.of(A, y, seed)
         single, centers = hold_out(lit, seed), hold_out(lit, seed + 1, share)
