@@ -17,7 +17,8 @@ from cassi.solvers.loop import relative_norm
 HELD_OUT = 0.02  # fraction of the detector pixels
 BLOCK = 3  # side of blocks of pixels [pixel]
 # Of the errors of neighboring pixels that a smooth cube leaves: simulated snapshots have -0.16 to 0.01, with and
-# without noise, through wrong masks too; through masks corrected by one capture 0.2 to 0.37, real captures 0.14 to 0.37.
+# without noise, through wrong masks too, those through masks that one capture corrected 0.2 to 0.37, real ones 0.14 to
+# 0.37.
 MAX_CORRELATION = 0.05
 MIN_CENTERS = 40  # of blocks: fewer tell too little
 
