@@ -97,5 +97,5 @@ def test_a_command_that_is_killed(prepared, name):
     """The script itself, a moment of each place."""
     told: list[str] = []
     signals = [signal.SIGHUP, signal.SIGINT] if name == "simulate" else [signal.SIGKILL]
-    assert kill.tried(prepared, name, moments=1, signals=signals, say=told.append) == 0, told
+    assert kill.tried(prepared, name, moments=1, signals=signals, say=told.append) == 0, "\n".join(told)
     assert len(told) == 2 * len(signals) and all("1 moments" in line for line in told)
