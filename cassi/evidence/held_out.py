@@ -15,12 +15,15 @@ from cassi.optics.protocol import Camera
 from cassi.solvers.loop import relative_norm
 
 HELD_OUT = 0.02  # fraction of the detector pixels
+SINGLE, IN_BLOCKS = 0.015, 0.01  # where blocks are held out, too
 BLOCK = 3  # side of blocks of pixels [pixel]
 # Of the errors of neighboring pixels that a smooth cube leaves: simulated snapshots have -0.16 to 0.01, with and
 # without noise, through wrong masks too, those through masks that one capture corrected 0.2 to 0.37, real ones 0.14 to
 # 0.37.
 MAX_CORRELATION = 0.05
-MIN_CENTERS = 40  # of blocks: fewer tell too little
+MIN_ERROR = 0.015  # of a smooth cube, below which a snapshot is without noise, and what neighbors share is texture
+MIN_CENTERS = 50  # of blocks: fewer tell too little
+MAX_IN_BLOCKS = 0.03  # fraction of the detector pixels
 
 
 def hold_out(lit: Tensor, seed: int, fraction: float = HELD_OUT) -> Tensor:
@@ -62,16 +65,24 @@ class Split:
 
     @classmethod
     def with_blocks(cls, A: Camera, y: Tensor, seed: int) -> Self:
-        """Hold out as many pixels again in blocks of 3 x 3, so that centers of these may judge cubes (`fair_to`).
+        """Hold out pixels, some of them in blocks of 3 x 3, so that centers of these may judge cubes (`fair_to`).
 
-        In a frame of too few blocks, none.
+        A small frame has more blocks, `MIN_CENTERS` of them, or, where these were too large a part of it, none. Single
+        pixels lie apart from blocks: what is beside one is predicted worse, and of a snapshot without noise a few such
+        errors would be most of the noise.
         """
-        lit, share = A.majorizer() > 0, HELD_OUT / BLOCK**2
-        if share * int(lit.sum()) < MIN_CENTERS:
+        lit = A.majorizer() > 0
+        share = max(IN_BLOCKS / BLOCK**2, MIN_CENTERS / max(1, int(lit.sum())))
+        if share * BLOCK**2 > MAX_IN_BLOCKS:
             return cls.of(A, y, seed)
-        single, centers = hold_out(lit, seed), hold_out(lit, seed + 1, share)
-        around = torch.nn.functional.max_pool2d(centers.float()[None], BLOCK, 1, BLOCK // 2)[0] > 0
-        held = single | around.reshape(lit.shape) & lit
+        centers = hold_out(lit, seed, share)
+
+        def around(width: int) -> Tensor:
+            images = centers.reshape(-1, 1, *centers.shape[-2:]).float()
+            return torch.nn.functional.max_pool2d(images, width, 1, width // 2).reshape(lit.shape) > 0
+
+        single = hold_out(lit & ~around(BLOCK + 2), seed, SINGLE)
+        held = single | around(BLOCK) & lit
         A_train, y_train = A.leave_out(~held), y.masked_fill(held, 0)
         return cls(A, y, held.expand(y.shape), A_train, y_train, judged=single, centers=centers)
 
@@ -87,9 +98,10 @@ class Split:
         A cube that fits such errors in the pixels around predicts them at a pixel beside these, too, and the judge
         prefers texture that is noise: on a microscope capture by 21 standard errors, by none at centers of blocks.
         """
-        if self.centers is None or self.variance is None or self.correlation(x, self.variance) <= MAX_CORRELATION:
+        if self.centers is None or self.variance is None or self.error(x.clamp(min=0)) < MIN_ERROR:
             return self
-        return replace(self, judged=self.centers, centers=None)
+        alike = self.correlation(x, self.variance) > MAX_CORRELATION
+        return replace(self, judged=self.centers, centers=None) if alike else self
 
     def correlation(self, x: Tensor, variance: Tensor) -> float:
         """The correlation of errors (y - Phi x) / variance^1/2 of fitted pixels with those beside and below them."""
