@@ -88,6 +88,8 @@ def test_where_neighbors_have_errors_alike_centers_of_blocks_judge(width):
     assert split.correlation(smooth, variance) == pytest.approx(np.exp(-1 / (4 * width**2)) if width else 0, abs=0.02)
     fair = split.fair_to(smooth)
     assert (fair is split) == (width == 0) and fair.fair_to(smooth) is fair
+    faint = Split.with_blocks(A, 1 + noise / 10, 0).knowing(variance / 100)
+    assert faint.fair_to(smooth) is faint, "where there is no noise, it is texture"
     share = ndimage.uniform_filter(1.0 * ~split.held.numpy(), 3)
     around = ndimage.uniform_filter(np.where(split.held, 0, noise), 3) / np.where(share > 0.01, share, np.inf)
     rough = smooth + torch.from_numpy(around).float()
