@@ -272,8 +272,8 @@ def test_where_errors_are_alike_centers_of_blocks_judge_all_that_stages_choose(m
     monkeypatch.setattr(Split, "verdict", spy)
     monkeypatch.setattr(Split, "correlation", lambda split, x, variance: 0.2 if alike else 0.0)
     generator = torch.Generator().manual_seed(0)
-    A = CASSI(torch.rand(144, 144, generator=generator), (0, 1, 2, 3))
-    y = A.forward(torch.ones(4, 144, 144))
+    A = CASSI(torch.rand(152, 152, generator=generator), (0, 1, 2, 3))
+    y = A.forward(torch.ones(4, 152, 152))
     evidence = reconstruct_auto(A, y + 0.05 * torch.randn(y.shape, generator=generator)).evidence
     assert evidence is not None and len(evidence.trials) > 1
     lit = int((A.majorizer() > 0).sum())

@@ -11,11 +11,10 @@ from torch import Tensor
 from cassi.choice.adaptation import NUM_SNAPSHOTS, shift_over_mask
 from cassi.choice.plan import Plan
 from cassi.choice.stages import Tv
-from cassi.evidence.held_out import Split
+from cassi.evidence.held_out import MORE_HELD_OUT, Split
 from cassi.optics.protocol import Camera
 
 NUM_ITERS = 100  # of total variation
-HELD_OUT = 0.05  # fraction of the detector pixels
 SIDE = 5  # of the square over which errors and gradients are averaged [pixel]
 FLOOR = 2e-3  # of an error or a gradient, in units of the scene's brightness
 
@@ -49,7 +48,7 @@ def bootstrap(
     parametric bootstrap (Efron & Tibshirani, "An Introduction to the Bootstrap" (1993), chapter 6). Its errors are
     those of noise, mask, camera and prior, but for a scene as smooth as the cube.
     """
-    split = Split.of(A, y, seed + 1, HELD_OUT)
+    split = Split.of(A, y, seed + 1, MORE_HELD_OUT)
     keep = (~split.held).to(y)
 
     def solve(y: Tensor) -> Tensor:

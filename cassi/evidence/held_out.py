@@ -15,7 +15,8 @@ from cassi.optics.protocol import Camera
 from cassi.solvers.loop import relative_norm
 
 HELD_OUT = 0.02  # fraction of the detector pixels
-SINGLE, IN_BLOCKS = 0.015, 0.01  # where blocks are held out, too
+SINGLE = 0.015  # where blocks are held out, too
+MORE_HELD_OUT = 0.05  # where a few pixels would decide, and the cube is not the result
 BLOCK = 3  # side of blocks of pixels [pixel]
 # Of the errors of neighboring pixels that a smooth cube leaves: simulated snapshots have -0.16 to 0.01, with and
 # without noise, through wrong masks too, those through masks that one capture corrected 0.2 to 0.37, real ones 0.14 to
@@ -23,7 +24,6 @@ BLOCK = 3  # side of blocks of pixels [pixel]
 MAX_CORRELATION = 0.05
 MIN_ERROR = 0.015  # of a smooth cube, below which a snapshot is without noise, and what neighbors share is texture
 MIN_CENTERS = 50  # of blocks: fewer tell too little
-MAX_IN_BLOCKS = 0.03  # fraction of the detector pixels
 
 
 def hold_out(lit: Tensor, seed: int, fraction: float = HELD_OUT) -> Tensor:
@@ -72,8 +72,8 @@ class Split:
         errors would be most of the noise.
         """
         lit = A.majorizer() > 0
-        share = max(IN_BLOCKS / BLOCK**2, MIN_CENTERS / max(1, int(lit.sum())))
-        if share * BLOCK**2 > MAX_IN_BLOCKS:
+        share = max(HELD_OUT / 2 / BLOCK**2, MIN_CENTERS / max(1, int(lit.sum())))
+        if share * BLOCK**2 > HELD_OUT:
             return cls.of(A, y, seed)
         centers = hold_out(lit, seed, share)
 

@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 
 from cassi.evidence.fitting import Fit, fit, fit_basis
-from cassi.evidence.held_out import Split, hold_out
+from cassi.evidence.held_out import MORE_HELD_OUT, Split, hold_out
 from cassi.evidence.judge import Verdict, is_worth_it, joined
 from cassi.optics.cropping import Shot, crop, highest_variance_window
 from cassi.optics.detector import brightness
 from cassi.self_calibration.camera_model import CameraModel
 
 WINDOW = 192  # side of the part that is reconstructed [pixel]
-HELD_OUT = 0.05  # of its detector pixels
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +43,7 @@ class Trials:
         seen = A.gram_diag() > 0 if bad is None else (A.gram_diag() > 0) & ~bad
         parts = [highest_variance_window(y, A.cube_shape[-2:], WINDOW) for y in snapshots]
         known = [crop(A.weighted(seen.to(y)), y, *part)[0] for y, part in zip(snapshots, parts, strict=True)]
-        held = [hold_out(cast(Tensor, one.weights) > 0, seed, HELD_OUT) for one in known]
+        held = [hold_out(cast(Tensor, one.weights) > 0, seed, MORE_HELD_OUT) for one in known]
         return cls(A, snapshots, seen, parts, held)
 
     def fits(self, A: Shot, snapshots: Sequence[Tensor]) -> list[Fit]:

@@ -19,7 +19,7 @@ from cassi.choice.chain import run_chains
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
 from cassi.choice.stages import State, Tv, Watch, alternating_stages
-from cassi.evidence.held_out import Split
+from cassi.evidence.held_out import MORE_HELD_OUT, Split
 from cassi.evidence.judge import Verdict, accepts, is_better
 from cassi.evidence.noise import CameraNoise, fit_noise
 from cassi.kernels.images import gaussian_blur
@@ -31,7 +31,6 @@ from cassi.sequence.moving_scene import MovingScene
 from cassi.settings import Settings
 from cassi.solvers.loop import Result, relative_norm
 
-HELD_OUT = 0.05  # share of the detector pixels of a frame
 # Iterations of total variation for a frame alone, followed by `alternating_stages` without its last run.
 SINGLE_FRAME_ITERS = 150
 MULTI_FRAME_ITERS = 75  # further iterations for a frame with its neighbors; 150 are 0.01 dB better
@@ -80,7 +79,7 @@ def choose_common_plan(
 
 def reconstruct_single_frame(A: Camera, y: Tensor, plan: Plan, *, seed: int = 0) -> SingleFrame:
     """Reconstruct a frame without neighbors, with a plan for measurements of this brightness."""
-    split, problem = Split.of(A, y, seed, HELD_OUT), plan.problem(y)
+    split, problem = Split.of(A, y, seed, MORE_HELD_OUT), plan.problem(y)
     tv = Tv(SINGLE_FRAME_ITERS).run(split.A_train, split.y_train, problem)
     verdict = split.verdict(tv.x)
     chain = alternating_stages(1.0)[:-1]
