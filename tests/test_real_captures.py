@@ -26,7 +26,7 @@ def test_it_is_smooth_where_it_cannot_know_better(name):
     """Errors of neighboring pixels are alike there: judged by single pixels, noise would count once in the last stage,
     and weak bands be full of curls."""
     if not (DATA / name).is_file():
-        pytest.skip("the captures are not part of the repository; CASSI_SHARED_DATA names a folder with them")
+        pytest.skip("captures of other groups may not be redistributed; CASSI_SHARED_DATA names a folder with them")
     bands, first, strength, most, least = CAPTURES[name]
     m = read_measurement(DATA / name, mask=DATA / Path(name).parent / "mask.mat", num_bands=bands)
     part = slice(first, first + ROWS)

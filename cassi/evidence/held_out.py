@@ -18,9 +18,8 @@ HELD_OUT = 0.02  # fraction of the detector pixels
 SINGLE = 0.015  # where blocks are held out, too
 MORE_HELD_OUT = 0.05  # where a few pixels would decide, and the cube is not the result
 BLOCK = 3  # side of blocks of pixels [pixel]
-# Of the errors of neighboring pixels that a smooth cube leaves: simulated snapshots have -0.16 to 0.01, with and
-# without noise, through wrong masks too, those through masks that one capture corrected 0.2 to 0.37, real ones 0.14 to
-# 0.37.
+# Of the errors of neighboring pixels that a smooth cube leaves: snapshots simulated with noise have -0.16 to 0.01,
+# through wrong masks too, those through masks that one capture corrected 0.2 to 0.37, real ones 0.14 to 0.37.
 MAX_CORRELATION = 0.05
 MIN_ERROR = 0.015  # of a smooth cube, below which a snapshot is without noise, and what neighbors share is texture
 MIN_CENTERS = 50  # of blocks: fewer tell too little

@@ -15,6 +15,12 @@ from cassi.optics.protocol import Camera
 WINDOW = 8.0  # standard deviation of the window within which the motion is assumed constant [pixel]
 STEPS = 6  # of Gauss and Newton on each scale
 MIN_SIDE = 16  # of the coarsest image [pixel]
+# Of motion that a snapshot shows:
+SPACING = 8  # between the nodes of the interpolated motion [pixel]
+SMOOTH, SMALL = 0.24, 1e-3  # lambda and mu, relative to the mean of the diagonal of J^T w J
+NEWTON_STEPS = 3
+CG_ITERS = 25  # per step
+MISFIT_WIDTH = 2.0  # standard deviation of the window over which squared misfits are averaged [pixel]
 
 
 def optical_flow(reference: Tensor, moved: Tensor, *, window: float = WINDOW) -> Tensor:
@@ -66,13 +72,6 @@ def warp(images: Tensor, v: Tensor) -> Tensor:
 
 def _halve(images: Tensor) -> Tensor:
     return F.interpolate(gaussian_blur(images, 1.0)[None], scale_factor=0.5, mode="area")[0]
-
-
-SPACING = 8  # between the nodes of the interpolated motion [pixel]
-SMOOTH, SMALL = 0.24, 1e-3  # lambda and mu, relative to the mean of the diagonal of J^T w J
-NEWTON_STEPS = 3
-CG_ITERS = 25  # per step
-MISFIT_WIDTH = 2.0  # standard deviation of the window over which squared misfits are averaged [pixel]
 
 
 def estimate_motion(A: Camera, y: Tensor, x: Tensor, v: Tensor, variance: Tensor) -> Tensor:
