@@ -112,10 +112,10 @@ def test_the_same_each_time_also_as_plain_values(case):
 
 def test_the_clock_stops_it_and_nothing_is_changed(case):
     watch = Watch(deadline=0.0)
-    assert case.adapted(3, watch) is case.state and watch.late
+    assert case.adapted(3, watch) is case.state and watch.over
     seen = []
     watch = Watch(lambda record, z: seen.append(record) or len(seen) == 30)  # within the photographs
-    assert case.adapted(3, watch) is case.state and watch.stopped and len(seen) == 30
+    assert case.adapted(3, watch) is case.state and watch.over and len(seen) == 30
     assert [name for _, name in case.adapted(2).stage_starts][2] == "adaptation of the network"
 
 
@@ -175,7 +175,7 @@ def test_views_are_judged_and_shown_as_one_cube(case, monkeypatch):
     judge = Split.verdict
     monkeypatch.setattr(Split, "verdict", lambda self, x, **how: judged.append(x.shape) or judge(self, x, **how))
     chain = Views(2), NonLocal(1.0, 14, None), Views(1)
-    state, trials = run_chains(split, case.problem, start, (chain,), watch, verdict)
+    state, _, trials = run_chains(split, case.problem, start, (chain,), watch, verdict)
     assert {*shown} == {start.run.z.shape} and {*judged} == {start.x.shape} and len(judged) > 2
     assert state.x.shape == start.x.shape and trials[-1].prior.startswith("2 views, non-local")
     late = Watch(deadline=0.0)

@@ -31,7 +31,7 @@ def camera(C=4, H=16, W=20, step=1) -> CASSI:
 
 def reconstruct_auto(A, y, *, wavelengths=None, gain=None, read_noise=None, **settings) -> Outcome:
     """`automatic.reconstruct_auto` with the fields of its values as arguments."""
-    watch = stages.Watch(*(settings.pop(name, None) for name in ("monitor", "progress")))
+    watch = stages.Watch(settings.pop("monitor", None), settings.pop("progress", lambda step, share: None))
     watch.deadline = time.perf_counter() + settings.pop("budget", math.inf)
     return automatic.reconstruct_auto(
         A, y, wavelengths=wavelengths, noise=CameraNoise(gain, read_noise), settings=Settings(**settings), watch=watch

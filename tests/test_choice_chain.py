@@ -12,7 +12,7 @@ from test_priors_learned import stirred
 
 from cassi import CASSI, Record, Result
 from cassi.choice.automatic import default_stages, reconstruct_auto
-from cassi.choice.chain import repeat_stages, try_guided
+from cassi.choice.chain import repeat_stages, run_chains
 from cassi.choice.guided import Guided
 from cassi.choice.stages import Learned, NonLocal, Stage, State, Tv, Watch
 from cassi.evidence.held_out import Split
@@ -24,7 +24,7 @@ from cassi.settings import Settings
 class Black(Stage):
     """A stage that ends with a black cube."""
 
-    key = name = words = "black"
+    name = words = "black"
     cost = 1.0
 
     def run(self, A, y, problem, state, watch) -> State:
@@ -34,12 +34,12 @@ class Black(Stage):
 
 def test_the_first_chain_that_passes_is_taken_and_none_after_it(shot):
     hopeless, good = Black(), Tv(5)
-    state, trials = gone_on(shot.split, shot.problem, Tv(20), [(hopeless,), (good,), (Tv(7),)])
+    state, _, trials = gone_on(shot.split, shot.problem, Tv(20), [(hopeless,), (good,), (Tv(7),)])
     assert state.stages == (Tv(20), good) and len(state.history) == 25
     assert [t.prior for t in trials] == ["total variation", "black", "total variation"]
     assert [t.accepted for t in trials] == [True, False, True]
     assert trials[-1].held_out_error == pytest.approx(shot.split.error(state.x.clamp(min=0)))
-    state, trials = gone_on(shot.split, shot.problem, Tv(20), [(hopeless,)], judged=False)
+    state, _, trials = gone_on(shot.split, shot.problem, Tv(20), [(hopeless,)], judged=False)
     assert state.stages == (Tv(20), hopeless) and trials == (), "without a judge the first is taken"
 
 
@@ -60,12 +60,23 @@ def test_a_plan_repeats_its_stages(shot):
     assert [r.iteration for r in again.history] == list(range(1, 14))
 
 
+@dataclass(frozen=True)
+class Given(Stage):
+    """A stage that leaves the cube as it is."""
+
+    name = words = "given"
+    cost = 1.0
+
+    def run(self, A, y, problem, state, watch) -> State:
+        return replace(state, stages=(*state.stages, self))
+
+
 @pytest.mark.parametrize(("judged", "when"), [(True, 1), (True, 12), (False, 1), (False, 10), (False, 12), (False, 13)])
 def test_a_monitor_stops_the_loop(shot, judged, when):
     seen = []
     watch = Watch(lambda r, z: seen.append(r.iteration) or len(seen) == when)
-    state, _ = gone_on(shot.split, with_network(shot), Tv(10), [(NonLocal(0.3, 2), Learned())], watch, judged=judged)
-    assert seen == list(range(1, when + 1)) and watch.stopped and len(state.history) == when
+    state, *_ = gone_on(shot.split, with_network(shot), Tv(10), [(NonLocal(0.3, 2), Learned())], watch, judged=judged)
+    assert seen == list(range(1, when + 1)) and watch.over and len(state.history) == when
     assert len(state.stages) == 1 + (when > 10) + (when > 12)  # those that ran
     assert bool(torch.isfinite(state.x).all())
 
@@ -73,7 +84,7 @@ def test_a_monitor_stops_the_loop(shot, judged, when):
 def test_a_chain_that_begins_like_one_that_was_refused_is_not_run_again(shot):
     seen, good = [], (NonLocal(0.3, 2), NonLocal(0.3, 3))
     watch = Watch(lambda record, z: seen.append(record))
-    state, trials = gone_on(shot.split, shot.problem, Tv(10), [(*good, Black()), good], watch)
+    state, _, trials = gone_on(shot.split, shot.problem, Tv(10), [(*good, Black()), good], watch)
     assert state.stages == (Tv(10), *good) and len(seen) == 15
     assert [trial.accepted for trial in trials] == [True, False, True]
 
@@ -84,7 +95,7 @@ class Faded(Stage):
 
     factor: float
 
-    key = name = words = "faded"
+    name = words = "faded"
     cost = 1.0
 
     def run(self, A, y, problem, state, watch) -> State:
@@ -96,7 +107,7 @@ def test_what_goes_on_from_a_chain_must_not_be_worse_than_its_cube():
     """It may be better than total variation and yet worse than the cube it began with, which is kept."""
     seen, good, shot = [], (NonLocal(0.3, 12),), Shot(48, parts=3, mode="bilinear")
     chains = [(*good, Faded(0.95)), (*good, Faded(1.0001)), good]
-    state, trials = gone_on(shot.split, shot.problem, Tv(1), chains, Watch(lambda record, z: seen.append(record)))
+    state, _, trials = gone_on(shot.split, shot.problem, Tv(1), chains, Watch(lambda record, z: seen.append(record)))
     assert trials[1].held_out_error < 0.3 * trials[0].held_out_error, "better than total variation"
     assert [trial.accepted for trial in trials] == [True, False, True]
     assert state.stages == (Tv(1), *good, Faded(1.0001)), "as good, but for chance"
@@ -105,12 +116,12 @@ def test_what_goes_on_from_a_chain_must_not_be_worse_than_its_cube():
 
 def test_a_stage_is_not_begun_without_time_for_it_and_the_deadline_ends_it(shot):
     watch = Watch(spent=10.0, seconds=1e6, deadline=time.perf_counter() + 1e4)  # 1e5 seconds an iteration
-    assert not watch.affords(NonLocal(0.3, 2)) and watch.late
+    assert not watch.affords(NonLocal(0.3, 2), State(shot.y)) and watch.over
     watch = Watch(spent=10.0, seconds=1e-6, deadline=time.perf_counter() + 1e4)
-    assert watch.affords(NonLocal(0.3, 2)) and not watch.late
+    assert watch.affords(NonLocal(0.3, 2), State(shot.y)) and not watch.over
     watch = Watch(deadline=0.0)
-    state, _ = gone_on(shot.split, shot.problem, Tv(50), [(NonLocal(0.3, 3),)], watch)
-    assert watch.late and len(state.history) == 1 and state.stages == (Tv(50),)
+    state, *_ = gone_on(shot.split, shot.problem, Tv(50), [(NonLocal(0.3, 3),)], watch)
+    assert watch.over and len(state.history) == 1 and state.stages == (Tv(50),)
 
 
 @pytest.mark.parametrize("stage", [NonLocal(0.3, 3), NonLocal(0.3, 20, None)])
@@ -136,10 +147,10 @@ def test_texture_that_brightness_does_not_show_goes_where_held_out_pixels_agree(
         split = Split.of(A, y, 0).knowing(torch.full_like(y, 1e-3))
         e = noise * torch.randn(z.shape, generator=generator)
         e[0] = 0
-        state, trial = try_guided(
-            split, shot.problem, State(x + synthesise(e, B), history=(Record(1, 0.0, 0.0, 0.0),)), Watch()
-        )
-        assert trial.accepted == accepted == (state.stages == (Guided(),))
+        start = State(x + synthesise(e, B), history=(Record(1, 0.0, 0.0, 0.0),))
+        made = [(Given(),)]
+        state, _, (*_, trial) = run_chains(split, shot.problem, start, made, Watch(), split.verdict(start.x), Guided())
+        assert trial.accepted == accepted == (state.stages == (Given(), Guided()))
         assert not accepted or (state.x - x).norm() < 0.5 * synthesise(e, B).norm()
     refused(run, Guided(), shot, error=ValueError)
     one = replace(shot.problem, basis=B[:1])

@@ -73,7 +73,7 @@ class Dimmed(stages.Stage):
     """A stage as a stranger would write it: the cube times a factor."""
 
     factor: float
-    key = name = words = "dimmed"
+    name = words = "dimmed"
     cost = 1.0
 
     def run(self, A, y, problem, state, watch) -> stages.State:

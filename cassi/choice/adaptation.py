@@ -15,6 +15,7 @@ from cassi.choice.mirrors import VIEWS, Views, run_stage
 from cassi.choice.stages import (
     TV_ITERS,
     Learned,
+    NonLocal,
     Problem,
     Stage,
     State,
@@ -75,9 +76,8 @@ class Adapt(Stage):
     num_steps: int
     views: int = VIEWS[-1]
 
-    key, name, words = "adapt", "adaptation of the network", "its adaptation to the scene"
-    needs_network = True
-    in_tiles = False  # each tile would have another network
+    name, words = "adaptation of the network", "its adaptation to the scene"
+    needs_network = of_one_scene = True
     STEP = 50.0  # cost
 
     def __post_init__(self) -> None:
@@ -126,8 +126,9 @@ class Adapt(Stage):
         problem = replace(problem, learned=prior.requires_grad_(False))
         training = Record(1, time.perf_counter() - start, last.residual, 0.0)
         new = state.followed_by(Result(state.x, (training,), "finished"), state.run, self)
+        noise = next((stage.noise for stage in reversed(state.stages) if isinstance(stage, NonLocal)), 1.0)
         views = (Views(self.views), Views(1)) if self.views > 1 else ()
-        for stage in (*views[:1], *self.after(state.noise), *views[1:]):
+        for stage in (*views[:1], *self.after(noise), *views[1:]):
             new = run_stage(stage, A, y, problem, new, watch)
             if watch.over:
                 return state

@@ -35,7 +35,8 @@ from cassi.choice.bases import (
     narrowness,
     scene_basis,
 )
-from cassi.choice.chain import Chain, cost, repeat_stages, run_chains, try_guided
+from cassi.choice.chain import Chain, cost, repeat_stages, run_chains
+from cassi.choice.guided import Guided
 from cassi.choice.mirrors import VIEWS, Views
 from cassi.choice.outcome import Evidence, Outcome
 from cassi.choice.plan import Plan
@@ -142,7 +143,7 @@ def reconstruct_auto(
         plan.check_bands(A.cube_shape[0], wavelengths)
         state = repeat_stages(A, y, plan.problem(y), plan.stages, watch)
         return _outcome(A, y, state, watch, replace(plan, stages=state.stages), None, settings)
-    watch.report("trials", 0.0)
+    watch.progress("trials", 0.0)
     axis = A.cube_shape[0] if wavelengths is None else wavelengths
     split, part, bright = Split.with_blocks(A, y, settings.seed), window(A, y), brightness(A, y)
     A_train, y_train = split.A_train, split.y_train
@@ -152,7 +153,7 @@ def reconstruct_auto(
         window_split = Split.with_blocks(*crop(A_train, y_train, *part), settings.seed)
         plan, bases = explore_snapshot(window_split, axis, noise, settings, y)
         plan = _relearn_basis_on_frame(plan, A_train, y_train, axis, watch)
-    watch.report("trials", 1.0)
+    watch.progress("trials", 1.0)
     state, plan, evidence = run_stages(split, plan, bases, bright, noise, settings, watch)
     return _outcome(A, y, state, watch, plan, evidence, settings)
 
@@ -189,7 +190,7 @@ def choose_plan(
     bright = brightness(A, y)
     plan, bases = explore_snapshot(split, axis, noise, settings, y)
     steps = 1 + (0 if part is None else len(_parts(A)))
-    inner = Watch(progress=lambda step, share: watch.report("trials", share / steps))
+    inner = Watch(progress=lambda step, share: watch.progress("trials", share / steps))
     _, plan, evidence = run_stages(split, plan, bases, bright, noise, settings, inner)
     return (plan if part is None else _relearn_basis_on_frame(plan, A, y, axis, watch)), replace(evidence, part=part)
 
@@ -203,7 +204,7 @@ def _relearn_basis_on_frame(
     covariance = torch.zeros((), dtype=torch.float32)
     parts = _parts(A)
     for k, part in enumerate(parts, 1):
-        watch.report("trials", k / (1 + len(parts)))
+        watch.progress("trials", k / (1 + len(parts)))
         a, b = crop(A, y, *part)
         problem = replace(plan.problem(b, brightness(A, y)), basis=fit_basis(A, axis))
         covariance = covariance + covariance_sum(Tv(NUM_ITERS).run(a, b, problem).x.clamp_(min=0))
@@ -259,20 +260,18 @@ def run_stages(
     watch.expected = first.cost + max(map(cost, chains), default=0.0)
     problem = plan.problem(split.y, bright)
     state = first.run(split.A_train, split.y_train, problem, None, watch)
-    verdict = split.verdict(state.x, imprint=False)
     if noise.gain is None:
-        plan = replace(plan, noise=fit_noise(split, verdict.squared))
+        plan = replace(plan, noise=fit_noise(split, split.verdict(state.x, imprint=False).squared))
         problem = replace(problem, variance=plan.noise.variance(split.y))
     split = split.knowing(plan.noise.variance(split.y))  # from here on errors of the mask are integrated out
-    if judged:
-        verdict = split.verdict(state.x)
-    state, trials = run_chains(split, problem, state, () if watch.over else chains, watch, verdict if judged else None)
-    if judged and settings.quality != "fast" and not watch.over and state.stages[-1].key != Tv.key:
-        state, trial = try_guided(split, problem, state, watch)
-        trials = (*trials, trial)
-    error = next((trial.held_out_error for trial in reversed(trials) if trial.accepted), None)
-    error = split.error(state.x.clamp(min=0)) if error is None else error
-    evidence = Evidence(bases, trials, error, len((state.split or split).indices), settings.seed, part=None)
+    verdict = split.verdict(state.x) if judged else None
+    last = None if settings.quality == "fast" else Guided()
+    state, verdict, trials = run_chains(split, problem, state, () if watch.over else chains, watch, verdict, last)
+    if verdict is None:
+        error, pixels = split.error(state.x.clamp(min=0)), len(split.indices)
+    else:
+        error, pixels = verdict.error, len(verdict.squared)
+    evidence = Evidence(bases, trials, error, pixels, settings.seed, part=None)
     return state, replace(plan, stages=state.stages), evidence
 
 
@@ -299,7 +298,7 @@ def _outcome(
     discrepancy = total / count if count else None
     sigma = None
     if settings.uncertainty:
-        repeats = bootstrap(A, y, cube, plan, seed=settings.seed, report=partial(watch.report, "error bars"))
+        repeats = bootstrap(A, y, cube, plan, seed=settings.seed, report=partial(watch.progress, "error bars"))
         sigma = standard_deviation(repeats, cube, brightness(A, y))
     return Outcome(
         result, "subspace-tv", {}, plan, evidence, sigma,

@@ -28,7 +28,7 @@ def solve_by_name(A: Camera, y: Tensor, *, wavelengths: np.ndarray | None, setti
     solver = settings.solver
     n = NUM_ITERS[solver] if settings.num_iters is None else settings.num_iters
     watch.expected = n
-    monitor = watch.stage_monitor((), 1.0)
+    monitor = watch.stage_monitor(None, 1.0)
     gram = float(A.gram_diag().mean())
     if solver == "least-squares":
         # blur makes Phi Phi^T nearly singular: without damping, noise or a wrong blur is amplified without bound

@@ -16,19 +16,19 @@ from torch import Tensor
 
 from cassi.choice.adaptation import Adapt
 from cassi.choice.guided import Guided
-from cassi.choice.mirrors import Views, run_stage
-from cassi.choice.stages import Learned, NonLocal, Problem, Stage, State, Tv, Watch
+from cassi.choice.mirrors import Views, in_views, run_stage
+from cassi.choice.stages import STRENGTH_ITERS, STRENGTHS, Learned, NonLocal, Problem, Stage, State, Tv, Watch
 from cassi.evidence.held_out import Split
-from cassi.evidence.judge import Verdict, accepts, not_worse
+from cassi.evidence.judge import Verdict, accepts, is_worth_it, not_worse
 from cassi.optics.protocol import Camera
 
 Chain = tuple[Stage, ...]
-STAGES: dict[str, type[Any]] = {kind.key: kind for kind in (Tv, NonLocal, Learned, Guided, Views, Adapt)}
+STAGES: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in (Tv, NonLocal, Learned, Guided, Views, Adapt)}
 
 
 def as_list(stages: Chain) -> list[list[Any]]:
-    """Plain values for a file: the key of each stage and its numbers."""
-    return [[stage.key, *vars(stage).values()] for stage in stages]
+    """Plain values for a file: the name of each stage's class and its numbers."""
+    return [[type(stage).__name__.lower(), *vars(stage).values()] for stage in stages]
 
 
 def from_list(values: Sequence[Sequence[Any]]) -> Chain:
@@ -62,76 +62,112 @@ def cost(stages: Sequence[Stage]) -> float:
     return total
 
 
+class Chosen(NamedTuple):
+    """The state that is believed, the verdict on its cube, and all trials; without a judge neither."""
+
+    state: State
+    verdict: Verdict | None = None
+    trials: tuple[ChainTrial, ...] = ()
+
+
+class End(NamedTuple):
+    """The state at the end of a chain; where a strength was chosen, by which pixels, and the verdict on a last cube."""
+
+    state: State
+    split: Split | None = None
+    verdict: Verdict | None = None
+
+
 def run_chains(
-    split: Split, problem: Problem, state: State, chains: Sequence[Chain], watch: Watch, verdict: Verdict | None
-) -> tuple[State, tuple[ChainTrial, ...]]:
+    split: Split, problem: Problem, start: State, chains: Sequence[Chain], watch: Watch, verdict: Verdict | None,
+    last: Stage | None = None,
+) -> Chosen:  # fmt: skip
     """Run chains of stages from a cube, without the held-out pixels, until the judge accepts one's cube.
 
     A chain that the watch stops counts as far as it ran, one that diverges is rejected. What continues from the end of
-    another chain must not be worse than that one's cube, and a chain that was run as the beginning of another is not
-    run again.
+    another chain must not be worse than that one's cube, and that one is not run again.
 
     Args:
-        state, verdict: the cube to start from, and the judge's verdict on it; None: the first chain is accepted in any
-            case.
+        start, verdict: the state to start from, and the judge's verdict on its cube; None: the first chain is taken.
         chains: in order of preference.
-
-    Returns:
-        The state of the accepted chain, or the one to start from, and all trials.
+        last: a stage whose cube is taken if it is not worse than that of an accepted chain.
     """
     A, y = split.A_train, split.y_train
-    problem = replace(problem, split=split)
     watch.expected = watch.spent + max(map(cost, chains), default=0.0)
-    trials = list[ChainTrial]()
-    if verdict is not None:
-        trials.append(ChainTrial(_names(state.stages), verdict.error, verdict.imprint, True))
-    finished: dict[Chain, State] = {(): state}
-    first = len(state.stages)
-    for chain in chains:
-        begun = max(k for k in range(len(chain) + 1) if chain[:k] in finished)
-        new = finished[chain[:begun]]
+    ends: dict[Chain, End] = {(): End(start)}  # of the chains that others continue
+
+    def run(chain: Chain) -> End:
+        """Run a chain as far as there is time."""
+        begun = max(k for k in range(len(chain) + 1) if chain[:k] in ends)
+        end = ends[chain[:begun]]
         for k, stage in enumerate(chain[begun:], begun + 1):
-            before = new
-            try:
-                affordable = watch.affords(stage, len(before.views) or 1)
-                new = run_stage(stage, A, y, problem, before, watch) if affordable else before
-            except FloatingPointError:  # as a network may, on images unlike those it was trained with
-                if verdict is None:
-                    raise
-                trials.append(ChainTrial(_names((*before.stages, stage)[first:]), math.inf, None, False))
-                new = state
+            if not watch.affords(stage, end.state):
                 break
-            if new is before:  # for lack of time
-                break
-            finished |= {chain[:k]: new} if chain[:k] in chains else {}
-        if verdict is None:
-            return new, ()
-        if new is state:
+            if isinstance(stage, NonLocal) and stage.noise is None:
+                end = choose_strength(stage, A, y, problem, end.state, watch, split)
+            else:
+                end = End(run_stage(stage, A, y, problem, end.state, watch), end.split)
+            if chain[:k] in chains:
+                ends[chain[:k]] = end
+        return end
+
+    if verdict is None:
+        return Chosen(run(chains[0]).state if chains else start)
+    best, best_verdict, trials = start, None, list[ChainTrial]()
+    for chain in chains:
+        try:
+            new, fair, known = run(chain)
+        except FloatingPointError:  # as a network may, on images unlike those it was trained with
+            trials.append(ChainTrial(_names(chain), math.inf, None, False))
             continue
-        fair = new.split or split.fair_to(new.x)
+        if new is start:  # for lack of time
+            continue
+        fair = fair or split.fair_to(new.x)
         if fair is not split:  # from here on, for the cube to start from, too
-            split, problem = fair, replace(problem, split=fair)
-            verdict = replace(fair.verdict(state.x, imprint=False), imprint=verdict.imprint)
-            trials[0] = trials[0]._replace(held_out_error=verdict.error)
-        judged = new.verdict or split.verdict(new.x, imprint=False)
-        new_verdict = replace(judged, imprint=split.imprint(new.x))
-        longest = max(k for k in range(len(chain)) if chain[:k] in finished)
-        accepted = accepts(new_verdict, verdict)
-        if accepted and longest:
-            accepted = not_worse(new_verdict, split.verdict(finished[chain[:longest]].x, imprint=False))
-        trials.append(ChainTrial(_names(new.stages[first:]), new_verdict.error, new_verdict.imprint, accepted))
+            split, verdict = fair, replace(fair.verdict(start.x, imprint=False), imprint=verdict.imprint)
+        judged = replace(known or split.verdict(new.x, imprint=False), imprint=split.imprint(new.x))
+        accepted = accepts(judged, verdict)
+        before = ends[max((chain[:k] for k in range(len(chain)) if chain[:k] in ends), key=len)].state
+        if accepted and before is not start:
+            accepted = not_worse(judged, split.verdict(before.x, imprint=False))
+        trials.append(ChainTrial(_names(new.stages[len(start.stages) :]), judged.error, judged.imprint, accepted))
         if accepted:
-            return replace(new, verdict=new_verdict, split=split), tuple(trials)
-    return state, tuple(trials)
+            best, best_verdict = new, judged
+            break
+    if last is not None and best_verdict is not None and not watch.over and not isinstance(best.stages[-1], Tv):
+        new = last.run(A, y, problem, best, watch)
+        judged = split.verdict(new.x, imprint=False)
+        accepted = not_worse(judged, best_verdict)
+        trials.append(ChainTrial(last.name, judged.error, None, accepted))
+        if accepted:
+            best, best_verdict = new, judged
+    first = ChainTrial(_names(start.stages), verdict.error, verdict.imprint, True)
+    return Chosen(best, best_verdict or verdict, (first, *trials))
 
 
-def try_guided(split: Split, problem: Problem, state: State, watch: Watch) -> tuple[State, ChainTrial]:
-    """Filter a cube by its brightness, and keep that where it predicts held-out pixels no worse, but for chance."""
-    split = state.split or split
-    new = replace(Guided().run(split.A_train, split.y_train, problem, state, watch), split=split)
-    verdict = split.verdict(new.x, imprint=False)
-    accepted = not_worse(verdict, state.verdict or split.verdict(state.x, imprint=False))
-    return new if accepted else state, ChainTrial(Guided.name, verdict.error, None, accepted)
+def choose_strength(
+    stage: NonLocal, A: Camera, y: Tensor, problem: Problem, state: State, watch: Watch, split: Split
+) -> End:
+    """Run a non-local prior with the strength whose cube predicts held-out pixels best.
+
+    The run with the first strength goes to its end. The others go on from there, each as long as cubes are worth it,
+    and a strength that replaces the first is run on: it settles.
+    """
+    first, go_on = stage.begin(A, *in_views(y, problem, state), state, watch, STRENGTHS[0])
+    split = split.fair_to(first.mean)
+    best, verdict, chosen = first, split.verdict(first.mean, imprint=False), STRENGTHS[0]
+    for ladder in (STRENGTHS[2:], STRENGTHS[1:2]):
+        for noise in ladder if best is first else ():
+            if watch.over:
+                break
+            new = go_on(best, noise, STRENGTH_ITERS, trial=True)
+            judged = split.verdict(new.mean, imprint=False)
+            if not is_worth_it(judged, verdict):
+                break
+            best, verdict, chosen = new, judged, noise
+    if best is first or watch.over:
+        return End(best, split, verdict)
+    return End(go_on(best, chosen, 2 * STRENGTH_ITERS), split)
 
 
 def _names(chain: Chain) -> str:

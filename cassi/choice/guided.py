@@ -24,8 +24,7 @@ class Guided(Stage):
     differ in color, or bright objects lie in the dark, up to 0.1 dB would be lost: held-out pixels judge it.
     """
 
-    key, name, words = "guided", "guided by brightness", "a guided filter"
-    cost, together = 5.0, True
+    name, words, cost = "guided by brightness", "a guided filter", 5.0
 
     def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
         if state is None or not state.history:
@@ -33,7 +32,7 @@ class Guided(Stage):
         B = problem.basis.to(y)
         if len(B) == 1:
             return state
-        look = watch.stage_monitor(state.history, self.cost)
+        look = watch.stage_monitor(state, self.cost)
         z = analyse(state.x, B)
         new = z.clone()
         new[..., 1:, :, :] = guided_filter(z[..., 1:, :, :], z[..., :1, :, :])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,6 @@ from cassi.choice.stages import Problem, Stage, State, Watch
 from cassi.optics.protocol import Camera
 from cassi.priors.learned import LearnedPrior
 from cassi.priors.spectral_basis import analyse
-from cassi.solvers.gap import Denoiser
 
 Axes = tuple[int, ...]
 MIRRORS: tuple[Axes, ...] = (), (-2, -1), (-2,), (-1,)  # axes turned around; the first two differ most
@@ -33,8 +32,7 @@ class Views(Stage):
 
     count: int
 
-    key, words = "views", "the mean of several views"
-    together, cost = True, 0.0
+    words, cost = "the mean of several views", 0.0
 
     def __post_init__(self) -> None:
         if type(self.count) is not int or self.count not in VIEWS:
@@ -53,41 +51,26 @@ class Views(Stage):
         if self.count > 1:
             run = None if run is None else run.repeated(self.count)
             x = state.x.expand(self.count, *state.x.shape)
-            return replace(state, x=x, run=run, stages=stages, views=MIRRORS[: self.count], verdict=None)
+            return replace(state, x=x, run=run, stages=stages, views=MIRRORS[: self.count])
         x = state.x.mean(0)
         if run is not None:
             u = None if run.u is None else run.u.mean(0)
             run = replace(run, z=analyse(x, problem.basis.to(y)), e=run.e.mean(0), u=u, q=run.q[:, 0])
-        return replace(state, x=x, run=run, stages=stages, views=(), verdict=None)
+        return replace(state, x=x, run=run, stages=stages, views=())
 
 
 def run_stage(stage: Stage, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
-    """Run a stage for all views of a state, a batch (N, ...); judged is their mean."""
-    if state is None or not state.views or isinstance(stage, Views):
-        return stage.run(A, y, problem, state, watch)
-    watch.copies = len(state.views)
-    try:
-        return stage.run(A, y.expand(len(state.views), *y.shape), _Turned.of(problem, state.views), state, watch)
-    finally:
-        watch.copies = 1
+    """Run a stage, for each view of a state."""
+    return stage.run(A, *in_views(y, problem, state), state, watch)
 
 
-@dataclass(frozen=True, eq=False)
-class _Turned(Problem):
-    """A problem whose priors see view n of a batch (N, ...) turned by `mirrors[n]`."""
-
-    mirrors: tuple[Axes, ...] = ()
-
-    @classmethod
-    def of(cls, problem: Problem, mirrors: tuple[Axes, ...]) -> _Turned:
-        given = {one.name: getattr(problem, one.name) for one in fields(Problem)}
-        if problem.learned is not None:
-            given["learned"] = _TurnedPrior(problem.learned, mirrors)
-        return cls(**given, mirrors=mirrors)
-
-    def non_local(self, A: Camera, y: Tensor, sigma: float) -> Denoiser:
-        denoise, turn = super().non_local(A, y, sigma), _Turning(self.mirrors)
-        return lambda z, k: turn(denoise(turn(z), k))
+def in_views(y: Tensor, problem: Problem, state: State | None) -> tuple[Tensor, Problem]:
+    """The snapshot once for each view of a state, (N, ...), and the problem with priors that see them turned."""
+    if state is None or not state.views:
+        return y, problem
+    turn, learned = _Turning(state.views), problem.learned
+    learned = None if learned is None else _TurnedPrior(learned, state.views)
+    return y.expand(len(state.views), *y.shape), replace(problem, learned=learned, turn=turn)
 
 
 class _TurnedPrior(LearnedPrior):

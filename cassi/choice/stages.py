@@ -20,8 +20,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.evidence.held_out import Split
-from cassi.evidence.judge import Verdict, is_worth_it
 from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera
 from cassi.priors.learned import LearnedPrior, Size
@@ -48,7 +46,7 @@ STRENGTHS, STRENGTH_ITERS = (16.0, 64.0, 4.0, 1.0), 12
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What all stages share: spectral basis, noise, brightness, the network, and a judge.
+    """What all stages share: spectral basis, noise, brightness and the network.
 
     Attributes:
         basis: (K, C).
@@ -58,7 +56,7 @@ class Problem:
         relative_level: of a `Plan`.
         learned: the network of `Learned`; None where there is none.
         axis: number of bands or their wavelengths, for its smooth basis.
-        split: judges cubes by held-out pixels; None: stages make no choices.
+        turn: turns around what priors see, and back; None: they see it as it is.
     """
 
     basis: Tensor
@@ -67,7 +65,7 @@ class Problem:
     relative_level: float = 1.0
     learned: LearnedPrior | None = None
     axis: int | Sequence[float] | np.ndarray | None = None
-    split: Split | None = None
+    turn: Callable[[Tensor], Tensor] | None = None
 
     @cached_property
     def smooth(self) -> Tensor:
@@ -93,7 +91,9 @@ class Problem:
     def non_local(self, A: Camera, y: Tensor, sigma: float) -> Denoiser:
         """Make a non-local denoiser, sigma in units of the weights of TV."""
         stride = STRIDE if len(A.measurement_shape) == 2 else STRIDE_OF_SEVERAL
-        return NonlocalDenoiser(sigma * self.level(A, y) * self.relative, patch=PATCH, stride=stride)
+        denoise = NonlocalDenoiser(sigma * self.level(A, y) * self.relative, patch=PATCH, stride=stride)
+        turn = self.turn
+        return denoise if turn is None else lambda z, k: turn(denoise(turn(z), k))
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,9 +106,7 @@ class State:
         history: all records so far.
         stage_starts: the number of each stage's first record, and its name.
         stages: all so far.
-        noise: how many times its variance counted in the last one.
         views: of a batch of views of one snapshot (`cassi.choice.mirrors`), the axes turned around in each.
-        verdict, split: on the cube, where it has been judged, and by which pixels.
     """
 
     x: Tensor
@@ -116,22 +114,20 @@ class State:
     history: tuple[Record, ...] = ()
     stage_starts: tuple[tuple[int, str], ...] = ()
     stages: tuple[Stage, ...] = ()
-    noise: float = 1.0
     views: tuple[tuple[int, ...], ...] = ()
-    verdict: Verdict | None = None
-    split: Split | None = None
 
-    def followed_by(self, result: Result, run: SubspaceState | None, stage: Stage) -> State:
-        """The state after one more stage, whose records are numbered in continuation."""
+    def followed_by(self, result: Result, run: SubspaceState | None, stage: Stage, *, again: bool = False) -> State:
+        """The state after one more stage, or after more of its last one, which is `stage` now."""
         records = tuple(continue_record(self.history, record) for record in result.history)
-        starts = (*self.stage_starts, *((record.iteration, stage.name) for record in records[:1]))
-        return State(result.x, run, (*self.history, *records), starts, (*self.stages, stage), views=self.views)
+        stages, starts = self.stages, (*self.stage_starts, (records[0].iteration, stage.name))
+        if again:
+            stages, starts = stages[:-1], (*starts[:-2], (starts[-2][0], stage.name))
+        return State(result.x, run, (*self.history, *records), starts, (*stages, stage), self.views)
 
-    def continued(self, result: Result, run: SubspaceState, stage: Stage, noise: float) -> State:
-        """The state after more iterations of its last stage, which is `stage` now."""
-        records = tuple(continue_record(self.history, record) for record in result.history)
-        stages, history = (*self.stages[:-1], stage), (*self.history, *records)
-        return replace(self, x=result.x, run=run, history=history, stages=stages, noise=noise, verdict=None)
+    @property
+    def mean(self) -> Tensor:
+        """The cube, of views their mean."""
+        return self.x.mean(0) if self.views else self.x
 
 
 def check_count(name: str, value: object) -> None:
@@ -163,82 +159,65 @@ class Watch:
         progress: called with the name of a step ("final run") and the share of it (of `expected`) that is done.
         deadline: on `time.perf_counter`.
         expected: greatest cost of all stages, in iterations of TV.
-        copies: of the problem that the stage solves at a time.
+        spent, seconds: cost of the iterations so far, and what they took.
+        last: when the last one ended.
+        over: the run ends.
     """
 
     monitor: Monitor | None = None
-    progress: Progress | None = None
+    progress: Progress = lambda step, share: None
     deadline: float = math.inf
     expected: float = math.inf
-    copies: int = 1
     spent: float = 0.0
-    stopped: bool = False
-    late: bool = False
     seconds: float = 0.0
     last: float = field(default_factory=time.perf_counter)
+    over: bool = False
 
-    @property
-    def over(self) -> bool:
-        return self.stopped or self.late
-
-    def stage_monitor(self, history: tuple[Record, ...], cost: float, *, trial: bool = False) -> Monitor:
+    def stage_monitor(self, state: State | None, cost: float, *, trial: bool = False) -> Monitor:
         """The monitor of a stage that starts now, at this cost an iteration; a trial adds no records to the history."""
         self.last = time.perf_counter()
+        history, views = ((), ()) if state is None else (state.history, state.views)
 
         def look(record: Record, z: Tensor) -> bool:
-            self.ask(history[-1] if trial else continue_record(history, record), z)
-            return self.spend(cost)
+            self.ask(history[-1] if trial else continue_record(history, record), z[0] if views else z)
+            return self.spend(cost * (len(views) or 1))
 
         return look
 
     def ask(self, record: Record, z: Tensor) -> bool:
-        """Show an iteration, of views the first, to the user's monitor; whether that or the clock stops the run."""
-        if self.monitor is not None and self.monitor(record, z if self.copies == 1 else z[0]):
-            self.stopped = True
+        """Show an iteration to the user's monitor; whether that or the clock stops the run."""
+        self.over |= self.monitor is not None and bool(self.monitor(record, z))
         return self.over
 
     def spend(self, cost: float) -> bool:
         """Count one more iteration, of this cost; whether it was the last."""
         now = time.perf_counter()
-        self.late = now + (now - self.last) > self.deadline  # the next takes as long
+        self.over |= now + (now - self.last) > self.deadline  # the next takes as long
         self.seconds += now - self.last
         self.last = now
-        self.spent += cost * self.copies
-        self.report("final run", min(1.0, self.spent / self.expected))
+        self.spent += cost
+        self.progress("final run", min(1.0, self.spent / self.expected))
         return self.over
 
-    def report(self, step: str, share: float) -> None:
-        """Report the share of a step that is done."""
-        if self.progress is not None:
-            self.progress(step, share)
-
-    def affords(self, stage: Stage, copies: int = 1) -> bool:
-        """Whether time is left for this stage, of some copies, at the pace so far; some may stop early."""
-        needed = 0.0 if stage.may_stop_early else copies * stage.cost * self.seconds / max(self.spent, 1.0)
-        self.late = self.late or time.perf_counter() + needed > self.deadline
+    def affords(self, stage: Stage, state: State) -> bool:
+        """Whether time is left for this stage at the pace so far; total variation is of use if time ends it early."""
+        needed = (len(state.views) or 1) * stage.cost * self.seconds / max(self.spent, 1.0)
+        self.over |= time.perf_counter() + (0.0 if isinstance(stage, Tv) else needed) > self.deadline
         return not self.over
 
 
 class Stage(Protocol):
-    """A stage: a frozen dataclass of plain values, which a plan's file holds after its `key`.
+    """A stage: a frozen dataclass of plain values, which a plan's file holds after the name of the class.
 
     Attributes:
-        key: its name in a file and in `cassi.choice.chain.STAGES`.
         words: its prior, as a noun phrase.
-        needs_network: a learned prior.
-        may_stop_early: it is of use even if time ends it early.
-        in_tiles: it can solve the tiles of a frame separately, without seams.
-        per_frame: of a frame and its neighbors it is given the frame's own shot alone.
-        together: it can solve a batch of frames.
+        needs_network: a learned prior; of a frame and its neighbors it is given the frame's own shot alone.
+        of_one_scene: it cannot solve the tiles of a frame separately without seams, nor a batch of frames.
     """
 
-    key: ClassVar[str]
     words: ClassVar[str]
     needs_network: ClassVar[bool] = False
-    may_stop_early: ClassVar[bool] = False
-    in_tiles: ClassVar[bool] = True
-    per_frame: ClassVar[bool] = False
-    together: ClassVar[bool] = False
+    of_one_scene: ClassVar[bool] = False
 
     @property
     def name(self) -> str:
@@ -247,10 +226,6 @@ class Stage(Protocol):
     @property
     def cost(self) -> float:
         """In iterations of total variation."""
-
-    def strengthened(self, factor: float) -> Stage:
-        """The same for several shots, `factor` times as strong."""
-        return self
 
     def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
         """Run the stage from the state of the one before, None at first; ends when `watch` stops it."""
@@ -262,8 +237,7 @@ class Tv(Stage):
 
     num_iters: int
 
-    key, name, words = "tv", "total variation", "total variation"
-    may_stop_early = together = True
+    name = words = "total variation"
 
     def __post_init__(self) -> None:
         check_count("num_iters", self.num_iters)
@@ -278,9 +252,12 @@ class Tv(Stage):
         state, watch = state or State(y), watch or Watch()  # y stands for a cube that nobody reads
         result, run = subspace_tv(
             A, y, problem.basis, variance=problem.variance, tv_weight=problem.level(A, y), num_iters=self.num_iters,
-            tol=TOL, state=state.run, monitor=watch.stage_monitor(state.history, 1.0),
+            tol=TOL, state=state.run, monitor=watch.stage_monitor(state, 1.0),
         )  # fmt: skip
         return state.followed_by(result, run, self)
+
+
+GoOn = Callable[..., State]  # f(state, noise, num_iters, trial=False), see `NonLocal.begin`
 
 
 @dataclass(frozen=True)
@@ -300,24 +277,20 @@ class NonLocal(Stage):
     Attributes:
         sigma: its strength, in units of the weights of TV.
         num_iters: iterations with the first strength, `STRENGTH_ITERS` follow with each other one.
-        noise: how many times its variance counts; None: chosen if there is a judge, else 1.
+        noise: how many times its variance counts; None: chosen where there is a judge, else 1.
     """
 
     sigma: float
     num_iters: int
     noise: float | None = 1.0
 
-    key, words = "nonlocal", "a non-local prior"
-    together = True
+    words = "a non-local prior"
     MATCH, ITERATION = 90.0, 5.0  # cost
 
     def __post_init__(self) -> None:
         check_positive("sigma", self.sigma)
         check_count("num_iters", self.num_iters)
         check_positive("noise", 1.0 if self.noise is None else self.noise)
-
-    def strengthened(self, factor: float) -> Stage:
-        return replace(self, sigma=self.sigma * factor)
 
     @property
     def name(self) -> str:
@@ -330,57 +303,38 @@ class NonLocal(Stage):
         return self.MATCH + self.ITERATION * (self.num_iters + more)
 
     def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
+        return self.begin(A, y, problem, state, watch, self.noise or 1.0)[0]
+
+    def begin(
+        self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch, noise: float
+    ) -> tuple[State, GoOn]:
+        """The state after `num_iters` iterations with this noise, and what goes on from there, with the same filters.
+
+        A trial shows the user's monitor no records of its own.
+        """
         if state is None or state.run is None:
             raise ValueError("the non-local prior starts from a cube of total variation; put Tv before")
-        start = replace(state.run, e=torch.zeros_like(state.run.e))  # the multiplier of another prior
         denoise, level = problem.non_local(A, y, self.sigma), problem.level(A, y)
         variance = problem.variance_with_mask_error(A, state.x)
-        cost = self.ITERATION + self.MATCH / self.num_iters
 
         def solve(
-            num_iters: int, noise: float, start: SubspaceState, monitor: Monitor | None = None
+            run: SubspaceState | None, noise: float, num_iters: int, monitor: Monitor | None = None
         ) -> tuple[Result, SubspaceState]:
             return subspace_tv(
                 A, y, problem.basis, variance=variance if noise == 1 else noise * variance, tv_weight=level,
-                num_iters=num_iters, state=start, denoise=denoise, momentum=MAX_MOMENTUM, monitor=monitor,
+                num_iters=num_iters, state=run, denoise=denoise, momentum=MAX_MOMENTUM, monitor=monitor,
             )  # fmt: skip
 
-        chooses = self.noise is None and problem.split is not None
-        noise = STRENGTHS[0] if chooses else self.noise or 1.0
+        def go_on(state: State, noise: float, num_iters: int, *, trial: bool = False) -> State:
+            look = watch.stage_monitor(state, self.ITERATION, trial=trial)
+            return state.followed_by(*solve(state.run, noise, num_iters, look), replace(self, noise=noise), again=True)
+
+        run = replace(state.run, e=torch.zeros_like(state.run.e))  # the multiplier of another prior
         if noise != 1:
-            solve(1, 1.0, start)  # makes filters that do not depend on `noise`
-        result, run = solve(self.num_iters, noise, start, watch.stage_monitor(state.history, cost))
-        new = replace(state.followed_by(result, run, replace(self, noise=noise)), noise=noise)
-        return self._choose_strength(solve, problem.split, new, watch) if chooses and problem.split else new
-
-    def _choose_strength(
-        self, solve: Callable[..., tuple[Result, SubspaceState]], split: Split, state: State, watch: Watch
-    ) -> State:
-        """Go on with the other strengths, away from the first as long as cubes are worth it; the last one settles."""
-
-        def judge(x: Tensor) -> Verdict:
-            return split.verdict(x.mean(0) if state.views else x, imprint=False)
-
-        split = split.fair_to(state.x.mean(0) if state.views else state.x)
-        first = state = replace(state, split=split)
-        best = judge(state.x)
-
-        def continue_with(noise: float, num_iters: int, *, trial: bool) -> State:
-            monitor = watch.stage_monitor(state.history, self.ITERATION, trial=trial)
-            result, run = solve(num_iters, noise, state.run, monitor)
-            return state.continued(result, run, replace(self, noise=noise), noise)
-
-        for ladder in (STRENGTHS[2:], STRENGTHS[1:2]):
-            for noise in ladder:
-                if watch.over or (noise > STRENGTHS[0] and state is not first):
-                    break
-                new = continue_with(noise, STRENGTH_ITERS, trial=True)
-                if not is_worth_it(verdict := judge(new.x), best):
-                    break
-                state, best = new, verdict
-        if state is first or watch.over:
-            return replace(state, verdict=best)
-        return continue_with(state.noise, 2 * STRENGTH_ITERS, trial=False)
+            solve(run, 1.0, 1)  # makes filters that do not depend on `noise`
+        look = watch.stage_monitor(state, self.ITERATION + self.MATCH / self.num_iters)
+        new = state.followed_by(*solve(run, noise, self.num_iters, look), replace(self, noise=noise))
+        return new, go_on
 
 
 @dataclass(frozen=True)
@@ -395,8 +349,8 @@ class Learned(Stage):
 
     turn: int = 0
 
-    key, name, words = "learned", "learned", "a learned prior"
-    needs_network = per_frame = together = True
+    name, words = "learned", "a learned prior"
+    needs_network = True
     STAGE = 30.0  # cost
     cost = Size.stages * STAGE
 
@@ -415,7 +369,7 @@ class Learned(Stage):
         with torch.no_grad():
             result, _ = unrolled(
                 A, y - A.forward(rest), B, prior, start, variance=variance, level=problem.level(A, y), turn=self.turn,
-                monitor=watch.stage_monitor(state.history, self.STAGE),
+                monitor=watch.stage_monitor(state, self.STAGE),
             )  # fmt: skip
         x = result.x + rest
         run = state.run if state.run is None else replace(state.run, z=analyse(x, problem.basis.to(y)))

@@ -232,7 +232,7 @@ def may_join(A: Camera, settings: Settings, listener: Listener = Listener()) -> 
     plan, watched = settings.plan, listener.monitor is not None or settings.budget is not None  # each frame by itself
     if A.device.type != "cuda" or settings.solver != "auto" or not isinstance(plan, Plan) or watched:
         return False
-    return all(stage.together for stage in plan.stages)
+    return not any(stage.of_one_scene for stage in plan.stages)
 
 
 def most_together(A: Camera, settings: Settings, listener: Listener = Listener()) -> int:

@@ -160,7 +160,7 @@ def tile_solver(
     plan, evidence = cast(Plan | None, settings.plan), None  # `open_files` has read its file
     if plan is None:
         plan, evidence = choose_plan(A, y, wavelengths=wavelengths, noise=noise, settings=settings, watch=watch)
-    plan = replace(plan, stages=tuple(stage for stage in plan.stages if stage.in_tiles))
+    plan = replace(plan, stages=tuple(stage for stage in plan.stages if not stage.of_one_scene))
     bright = brightness(A, y)
 
     def cube_of(a: Block, b: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from cassi.choice.automatic import explore_snapshot, without_network
 from cassi.choice.chain import run_chains
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
-from cassi.choice.stages import State, Tv, Watch, alternating_stages
+from cassi.choice.stages import NonLocal, State, Tv, Watch, alternating_stages
 from cassi.evidence.held_out import MORE_HELD_OUT, Split
 from cassi.evidence.judge import Verdict, accepts, is_better
 from cassi.evidence.noise import CameraNoise, fit_noise
@@ -84,7 +84,7 @@ def reconstruct_single_frame(A: Camera, y: Tensor, plan: Plan, *, seed: int = 0)
     verdict = split.verdict(tv.x)
     chain = alternating_stages(1.0)[:-1]
     chain = chain if plan.learned is not None else without_network(chain)
-    state, _ = run_chains(split, problem, tv, (chain,) if len(plan.stages) > 1 else (), Watch(), verdict)
+    state = run_chains(split, problem, tv, (chain,) if len(plan.stages) > 1 else (), Watch(), verdict).state
     return SingleFrame(split, state, state.x.clamp(min=0), tv.x.clamp(min=0), verdict)
 
 
@@ -117,11 +117,11 @@ def reconstruct_multi_frame(
     if not (accepts(first.verdict(x), frame.verdict) and is_better(after, before)):
         return None
     strength, new = math.sqrt(len(split.y)), state
-    chain = [stage.strengthened(strength) for stage in plan.stages[1:]]
+    chain = [replace(s, sigma=strength * s.sigma) if isinstance(s, NonLocal) else s for s in plan.stages[1:]]
     try:
         for stage in chain:
             if not watch.over:
-                pixels, task = (first, plan.problem(first.y)) if stage.per_frame else (split, problem)
+                pixels, task = (first, plan.problem(first.y)) if stage.needs_network else (split, problem)
                 new = stage.run(pixels.A_train, pixels.y_train, task, new, watch)
         accepted = not watch.over and accepts(split.verdict(new.x), split.verdict(state.x))
     except FloatingPointError:  # a network may diverge on unusual input
