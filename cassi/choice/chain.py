@@ -150,24 +150,24 @@ def choose_strength(
 ) -> End:
     """Run a non-local prior with the strength whose cube predicts held-out pixels best.
 
-    The run with the first strength goes to its end. The others go on from there, each as long as cubes are worth it,
+    The run with the first strength goes to its end. The others continue from there, each as long as cubes are worth it,
     and a strength that replaces the first is run on: it settles.
     """
-    first, go_on = stage.begin(A, *in_views(y, problem, state), state, watch, STRENGTHS[0])
+    first, resume = stage.begin(A, *in_views(y, problem, state), state, watch, STRENGTHS[0])
     split = split.fair_to(first.mean)
     best, verdict, chosen = first, split.verdict(first.mean, imprint=False), STRENGTHS[0]
     for ladder in (STRENGTHS[2:], STRENGTHS[1:2]):
         for noise in ladder if best is first else ():
             if watch.over:
                 break
-            new = go_on(best, noise, STRENGTH_ITERS, trial=True)
+            new = resume(best, noise, STRENGTH_ITERS, trial=True)
             judged = split.verdict(new.mean, imprint=False)
             if not is_worth_it(judged, verdict):
                 break
             best, verdict, chosen = new, judged, noise
     if best is first or watch.over:
         return End(best, split, verdict)
-    return End(go_on(best, chosen, 2 * STRENGTH_ITERS), split)
+    return End(resume(best, chosen, 2 * STRENGTH_ITERS), split)
 
 
 def _names(chain: Chain) -> str:

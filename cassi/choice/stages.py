@@ -257,7 +257,7 @@ class Tv(Stage):
         return state.followed_by(result, run, self)
 
 
-GoOn = Callable[..., State]  # f(state, noise, num_iters, trial=False), see `NonLocal.begin`
+Resume = Callable[..., State]  # f(state, noise, num_iters, trial=False), see `NonLocal.begin`
 
 
 @dataclass(frozen=True)
@@ -307,8 +307,8 @@ class NonLocal(Stage):
 
     def begin(
         self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch, noise: float
-    ) -> tuple[State, GoOn]:
-        """The state after `num_iters` iterations with this noise, and what goes on from there, with the same filters.
+    ) -> tuple[State, Resume]:
+        """The state after `num_iters` iterations with this noise, and what continues from there with the same filters.
 
         A trial shows the user's monitor no records of its own.
         """
@@ -325,7 +325,7 @@ class NonLocal(Stage):
                 num_iters=num_iters, state=run, denoise=denoise, momentum=MAX_MOMENTUM, monitor=monitor,
             )  # fmt: skip
 
-        def go_on(state: State, noise: float, num_iters: int, *, trial: bool = False) -> State:
+        def resume(state: State, noise: float, num_iters: int, *, trial: bool = False) -> State:
             look = watch.stage_monitor(state, self.ITERATION, trial=trial)
             return state.followed_by(*solve(state.run, noise, num_iters, look), replace(self, noise=noise), again=True)
 
@@ -334,7 +334,7 @@ class NonLocal(Stage):
             solve(run, 1.0, 1)  # makes filters that do not depend on `noise`
         look = watch.stage_monitor(state, self.ITERATION + self.MATCH / self.num_iters)
         new = state.followed_by(*solve(run, noise, self.num_iters, look), replace(self, noise=noise))
-        return new, go_on
+        return new, resume
 
 
 @dataclass(frozen=True)
