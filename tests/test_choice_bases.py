@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from cassi import CASSI, MultiShot
+from cassi.choice import bases
 from cassi.choice.automatic import reconstruct_auto
 from cassi.choice.bases import MIN_NARROWNESS, choose_basis, narrow_basis, narrowness, scene_basis
 from cassi.choice.by_name import solve_by_name
@@ -99,13 +100,19 @@ def test_two_shots_show_a_spot_of_one_color_that_one_misses(camera):
     assert two < 0.1 < 0.3 < one
 
 
-def test_the_basis_whose_spectra_the_scene_has_is_chosen_and_of_equals_the_first(camera):
-    x = smooth_light()
-    y = camera.forward(x)
-    split = Split.of(camera, y, 0)
+@pytest.mark.parametrize("known", ["neither", "one color", "smooth"])
+def test_the_basis_whose_spectra_the_scene_has_is_chosen_and_of_equals_the_first(camera, monkeypatch, known):
+    """Where something narrow stands out: the scene's own spectra unless those with all bands free predict better."""
+    x = one_color()
+    pilot = fit(Split.of(camera, camera.forward(x), 0), smooth_basis(BANDS, 16))
     good, foreign = scene_basis(x).float(), torch.eye(BANDS)[:2]
-    name, vectors, compared = choose_basis(split, {"foreign": foreign, "own": good, "same": good.clone()})
-    assert name == "own" and vectors is good
-    assert [basis.basis for basis in compared] == ["foreign", "own", "same"]
-    assert compared[1].held_out_error < 0.5 * compared[0].held_out_error
-    assert choose_basis(split, {"own": good})[2][0].held_out_error is None
+    given = {"neither": (foreign, foreign), "one color": (foreign, good), "smooth": (good, foreign)}[known]
+    monkeypatch.setattr(bases, "scene_basis", lambda x: given[0])
+    monkeypatch.setattr(bases, "narrow_basis", lambda split, axis: given[1])
+    name, vectors, compared = choose_basis(pilot, BANDS)
+    assert (name == bases.NARROW) == (known == "one color") and vectors is given[name == bases.NARROW]
+    assert [basis.basis for basis in compared] == [bases.SCENE, bases.NARROW]
+    errors = [basis.held_out_error for basis in compared]
+    assert known == "neither" or max(errors) > 2 * min(errors)
+    monkeypatch.setattr(bases, "MIN_NARROWNESS", math.inf)
+    assert choose_basis(pilot, BANDS)[2] == ((bases.SCENE, None),)

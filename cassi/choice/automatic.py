@@ -25,16 +25,7 @@ import torch
 from torch import Tensor
 
 from cassi.choice.adaptation import Adapt
-from cassi.choice.bases import (
-    MIN_NARROWNESS,
-    NARROW,
-    SCENE,
-    BasisError,
-    choose_basis,
-    narrow_basis,
-    narrowness,
-    scene_basis,
-)
+from cassi.choice.bases import SCENE, BasisError, choose_basis
 from cassi.choice.chain import Chain, cost, repeat_stages, run_chains
 from cassi.choice.guided import Guided
 from cassi.choice.mirrors import VIEWS, Views
@@ -55,7 +46,7 @@ from cassi.choice.stages import (
 from cassi.choice.uncertainty import bootstrap, standard_deviation
 from cassi.evidence.fitting import NUM_ITERS, fit, fit_basis
 from cassi.evidence.held_out import Split
-from cassi.evidence.noise import CameraNoise, fit_noise
+from cassi.evidence.noise import STATED, CameraNoise, fit_noise
 from cassi.kernels.covariance import covariance_sum
 from cassi.optics.cropping import Block, crop, croppable, highest_variance_window
 from cassi.optics.detector import brightness, object_level
@@ -145,16 +136,16 @@ def reconstruct_auto(
         return _outcome(A, y, state, watch, replace(plan, stages=state.stages), None, settings)
     watch.progress("trials", 0.0)
     axis = A.cube_shape[0] if wavelengths is None else wavelengths
-    split, part, bright = Split.with_blocks(A, y, settings.seed), window(A, y), brightness(A, y)
-    A_train, y_train = split.A_train, split.y_train
-    if part is None or not croppable(A_train):
+    split, part = Split.with_blocks(A, y, settings.seed), window(A, y)
+    if part is None:
         plan, bases = explore_snapshot(split, axis, noise, settings, y)
     else:
-        window_split = Split.with_blocks(*crop(A_train, y_train, *part), settings.seed)
-        plan, bases = explore_snapshot(window_split, axis, noise, settings, y)
-        plan = _relearn_basis_on_frame(plan, A_train, y_train, axis, watch)
+        train = cast(Block, split.A_train), split.y_train
+        seen = Split.with_blocks(*crop(*train, *part), settings.seed)
+        plan, bases = explore_snapshot(seen, axis, noise, settings, y)
+        plan = _relearn_basis_on_frame(plan, *train, axis, watch)
     watch.progress("trials", 1.0)
-    state, plan, evidence = run_stages(split, plan, bases, bright, noise, settings, watch)
+    state, plan, evidence = run_stages(split, plan, bases, brightness(A, y), settings, watch)
     return _outcome(A, y, state, watch, plan, evidence, settings)
 
 
@@ -183,15 +174,13 @@ def choose_plan(
 
     Arguments as for `reconstruct_auto`; the monitor is not called.
     """
-    watch = watch or Watch()
+    watch, part = watch or Watch(), window(A, y)
     axis = A.cube_shape[0] if wavelengths is None else wavelengths
-    part = window(A, y)
     split = Split.with_blocks(*((A, y) if part is None else crop(A, y, *part)), settings.seed)
-    bright = brightness(A, y)
     plan, bases = explore_snapshot(split, axis, noise, settings, y)
     steps = 1 + (0 if part is None else len(_parts(A)))
     inner = Watch(progress=lambda step, share: watch.progress("trials", share / steps))
-    _, plan, evidence = run_stages(split, plan, bases, bright, noise, settings, inner)
+    _, plan, evidence = run_stages(split, plan, bases, brightness(A, y), settings, inner)
     return (plan if part is None else _relearn_basis_on_frame(plan, A, y, axis, watch)), replace(evidence, part=part)
 
 
@@ -232,23 +221,17 @@ def explore_snapshot(
 
     Returned with the spectral bases that were compared.
     """
-    A = split.A
-    smooth = fit_basis(A, axis)
-    pilot = fit(split, smooth)
+    pilot = fit(split, fit_basis(split.A, axis))
     model = pilot.noise if noise.gain is None else noise.model()
-    bases = {SCENE: scene_basis(pilot.x)}
-    if len(smooth) < A.num_bands and narrowness(split, pilot.x) > MIN_NARROWNESS:
-        bases[NARROW] = narrow_basis(split, axis)
-    name, vectors, errors = choose_basis(split, bases)
+    name, vectors, errors = choose_basis(pilot, axis)
     relative_level = float(object_level(frame, frame.ndim))
     plain = axis if isinstance(axis, int) else tuple(float(v) for v in axis)
-    return Plan(name, vectors, model, relative_level, (), learned_prior(A, settings), plain), errors
+    return Plan(name, vectors, model, relative_level, (), learned_prior(split.A, settings), plain), errors
 
 
 def run_stages(
-    split: Split, plan: Plan, bases: tuple[BasisError, ...], bright: float, noise: CameraNoise, settings: Settings,
-    watch: Watch,
-) -> tuple[State, Plan, Evidence]:  # fmt: skip
+    split: Split, plan: Plan, bases: tuple[BasisError, ...], bright: float, settings: Settings, watch: Watch
+) -> tuple[State, Plan, Evidence]:
     """Run the stages, judged by the held-out pixels of this split; returned with the complete plan and the evidence.
 
     Unknown noise is estimated from the residual of total variation: the pilot's includes the error of smooth spectra.
@@ -260,7 +243,7 @@ def run_stages(
     watch.expected = first.cost + max(map(cost, chains), default=0.0)
     problem = plan.problem(split.y, bright)
     state = first.run(split.A_train, split.y_train, problem, None, watch)
-    if noise.gain is None:
+    if plan.noise.source != STATED:
         plan = replace(plan, noise=fit_noise(split, split.verdict(state.x, imprint=False).squared))
         problem = replace(problem, variance=plan.noise.variance(split.y))
     split = split.knowing(plan.noise.variance(split.y))  # from here on errors of the mask are integrated out

@@ -12,14 +12,14 @@ is a matched filter for it. v_c is of similar size in all bands if the residual 
 large in a band that is brighter than its neighbors.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.evidence.fitting import fit
+from cassi.evidence.fitting import Fit, fit, fit_basis
 from cassi.evidence.held_out import Split
 from cassi.evidence.judge import is_better
 from cassi.kernels.covariance import covariance_sum
@@ -47,18 +47,19 @@ def scene_basis(x: Tensor) -> Tensor:
     return principal_basis(covariance_sum(x.clamp(min=0)), SCENE_COMPONENTS)
 
 
-def choose_basis(split: Split, bases: Mapping[str, Tensor]) -> tuple[str, Tensor, tuple[BasisError, ...]]:
-    """Choose the basis whose short run predicts held-out pixels best, a later one by more than chance."""
-    if len(bases) == 1:
-        ((name, vectors),) = bases.items()
-        return name, vectors, (BasisError(name, None),)
-    errors, chosen, best = [], "", None
-    for name, vectors in bases.items():
-        verdict = split.verdict(fit(split, vectors).x, imprint=False)
-        errors.append(BasisError(name, verdict.error))
-        if best is None or is_better(verdict, best):
-            chosen, best = name, verdict
-    return chosen, bases[chosen], tuple(errors)
+def choose_basis(pilot: Fit, axis: int | Sequence[float] | np.ndarray) -> tuple[str, Tensor, tuple[BasisError, ...]]:
+    """Choose the scene's spectra as a pilot shows them, or, for narrow-band light, those of a cube with all bands free.
+
+    The latter if their short run predicts held-out pixels better by more than chance. The names and errors of both
+    are returned, too; `axis` is the number of bands or their wavelengths.
+    """
+    split, scene = pilot.split, scene_basis(pilot.x)
+    if len(fit_basis(split.A, axis)) == split.A.num_bands or narrowness(split, pilot.x) <= MIN_NARROWNESS:
+        return SCENE, scene, (BasisError(SCENE, None),)
+    bases = {SCENE: scene, NARROW: narrow_basis(split, axis)}
+    verdicts = {name: split.verdict(fit(split, basis).x, imprint=False) for name, basis in bases.items()}
+    chosen = NARROW if is_better(verdicts[NARROW], verdicts[SCENE]) else SCENE
+    return chosen, bases[chosen], tuple(BasisError(name, verdict.error) for name, verdict in verdicts.items())
 
 
 def narrowness(split: Split, x: Tensor) -> float:

@@ -57,33 +57,18 @@ def fit(split: Split, basis: Tensor) -> Fit:
     taken. Without any, read noise that dark elements of the mask do not explain makes single voxels so bright that a
     basis has their spectra: 10 dB are lost on microscope captures.
     """
-    basis = basis.to(split.y)
-    best = _BestCube(split, basis)
-    subspace_tv(
-        split.A_train, split.y_train, basis, variance=assumed_variance(split.y_train), num_iters=NUM_ITERS, monitor=best
-    )
-    return Fit(split, best.cube, fit_noise(split, best.squared))
+    B = basis.to(split.y)
+    best, x, squared = math.inf, B.new_zeros(()), torch.zeros_like(split.values)
 
-
-def assumed_variance(y: Tensor) -> float:
-    """Of a snapshot whose noise nobody knows yet."""
-    return (NOISE * float(y.mean())) ** 2
-
-
-class _BestCube:
-    """A monitor that keeps the cube which predicts the held-out pixels best."""
-
-    every = CHECK_EVERY
-
-    def __init__(self, split: Split, B: Tensor) -> None:
-        self.split, self.B = split, B
-        self.error, self.cube = math.inf, B.new_zeros(())
-        self.squared = torch.zeros_like(split.values)
-
-    def __call__(self, record: Record, z: Tensor) -> None:
+    def keep_best(record: Record, z: Tensor) -> None:
+        nonlocal best, x, squared
         if record.iteration % CHECK_EVERY == 0:
-            x = synthesise(z, self.B)
-            misfit = self.split.misfit(x)
-            error = float(misfit.norm())
-            if error < self.error:
-                self.error, self.squared, self.cube = error, misfit.square(), x
+            cube = synthesise(z, B)
+            misfit = split.misfit(cube)
+            if (error := float(misfit.norm())) < best:
+                best, x, squared = error, cube, misfit.square()
+
+    keep_best.every = CHECK_EVERY  # type: ignore[attr-defined]
+    variance = (NOISE * float(split.y_train.mean())) ** 2
+    subspace_tv(split.A_train, split.y_train, B, variance=variance, num_iters=NUM_ITERS, monitor=keep_best)
+    return Fit(split, x, fit_noise(split, squared))

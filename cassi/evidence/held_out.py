@@ -59,8 +59,15 @@ class Split:
     @classmethod
     def of(cls, A: Camera, y: Tensor, seed: int, fraction: float = HELD_OUT) -> Self:
         """Hold out this fraction of the lit pixels at random, in a batch of snapshots the same in each."""
-        held = hold_out(A.majorizer() > 0, seed, fraction)
-        return cls(A, y, held.expand(y.shape), A.leave_out(~held), y.masked_fill(held, 0))
+        return cls.without(A, y, hold_out(A.majorizer() > 0, seed, fraction))
+
+    @classmethod
+    def without(
+        cls, A: Camera, y: Tensor, held: Tensor, *, judged: Tensor | None = None, centers: Tensor | None = None
+    ) -> Self:
+        """Hold out these pixels."""
+        train = A.leave_out(~held), y.masked_fill(held, 0)
+        return cls(A, y, held.expand(y.shape), *train, judged=judged, centers=centers)
 
     @classmethod
     def with_blocks(cls, A: Camera, y: Tensor, seed: int) -> Self:
@@ -81,9 +88,7 @@ class Split:
             return torch.nn.functional.max_pool2d(images, width, 1, width // 2).reshape(lit.shape) > 0
 
         single = hold_out(lit & ~around(BLOCK + 2), seed, SINGLE)
-        held = single | around(BLOCK) & lit
-        A_train, y_train = A.leave_out(~held), y.masked_fill(held, 0)
-        return cls(A, y, held.expand(y.shape), A_train, y_train, judged=single, centers=centers)
+        return cls.without(A, y, single | around(BLOCK) & lit, judged=single, centers=centers)
 
     @cached_property
     def indices(self) -> Tensor:
@@ -126,9 +131,9 @@ class Split:
 
     @cached_property
     def _damping(self) -> Tensor:
-        """v / (v + mean(v)), like `precision`."""
+        """v / (v + mean(v)), like `precision`; 1 where it is unknown."""
         w = self.precision
-        return 1 / (1 + torch.where(w > 0, 1 / w, 0).mean() * w)
+        return w if self.variance is None else 1 / (1 + torch.where(w > 0, 1 / w, 0).mean() * w)
 
     def misfit(self, x: Tensor) -> Tensor:
         """y - Phi x at the held-out pixels, (n,) float64, on the CPU."""
@@ -155,12 +160,8 @@ class Split:
         """
         pattern = self.imprint(x) if imprint else None
         x = x.clamp(min=0)
-        if self.variance is None:
-            misfit = self.misfit(x)
-            return Verdict(relative_norm(misfit, self.values), misfit.square(), pattern)
-        if x.ndim == 3 and self.A.open is not None:
-            model = self.misfit_model(x)
-            misfit, squared, spread = self._explained(model)
+        if self.variance is not None and x.ndim == 3 and self.A.open is not None:
+            squared, spread, misfit = self.without_mask_error(self.misfit_model(x))
         else:
             misfit, spread = self.misfit(x), 0.0
             squared = misfit.square() * self.precision
@@ -177,17 +178,14 @@ class Split:
         fitted = ~self.held & (self.A.majorizer() > 0)
         return Misfit.of(self.A, self.y, x, fitted, self.variance, weight)
 
-    def without_mask_error(self, model: Misfit) -> tuple[Tensor, float]:
-        """Squares at held-out pixels in units of the noise, less what errors of the best spread explain; and that."""
-        return self._explained(model)[1:]
-
-    def _explained(self, model: Misfit) -> tuple[Tensor, Tensor, float]:
-        """The misfit at held-out pixels, too."""
+    def without_mask_error(self, model: Misfit) -> tuple[Tensor, float, Tensor]:
+        """Squares at held-out pixels in units of the noise, less what errors of the best spread explain; that spread,
+        and the misfit itself."""
         spreads = 0.0, *SPREADS
         left = model.left(spreads, self.indices).cpu().double()
         squares = left.square() * self.precision
         best = int(squares.sum(1).argmin())
-        return left[0], squares[best], spreads[best]
+        return squares[best], spreads[best], left[0]
 
     def squares(self, misfit: Tensor) -> Tensor:
         """Squares of misfits (..., *y.shape) at the held-out pixels, in units of the noise, (..., n)."""

@@ -81,8 +81,9 @@ class Joint:
             photograph.variance + photograph.relative_error**2 * (s**2 + (s.mean((1, 2), keepdim=True) / 2) ** 2)
         ) * weights**2
         held = A.stack(alone.held.to(y), torch.zeros_like(s)) > 0
-        split = Split(A, y, held, A.leave_out(~held), y.masked_fill(held, 0))
-        return cls(split, Problem(basis.to(y), A.stack(variance.expand(alone.y.shape), noise)), light)
+        return cls(
+            Split.without(A, y, held), Problem(basis.to(y), A.stack(variance.expand(alone.y.shape), noise)), light
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -154,4 +154,4 @@ def _as_shots(frame: SingleFrame, motions: Sequence[tuple[SingleFrame, Tensor]],
     unexplained = (misfit - EXPECTED_MISFIT * float(frame.verdict.squared.mean())).clamp(min=0)
     unexplained[0] = 0
     variance = plan.noise.variance(y) + unexplained
-    return Split(A, y, held, A.leave_out(~held), y.masked_fill(held, 0)), variance
+    return Split.without(A, y, held), variance
