@@ -11,8 +11,7 @@ from torch import Tensor
 
 from cassi import CASSI
 from cassi.choice.adaptation import Adam, Adapt, Example, _random_strip, _simulate_snapshots
-from cassi.choice.automatic import default_stages
-from cassi.choice.chain import as_list, cost, from_list, repeat_stages, run_chains
+from cassi.choice.chain import as_list, cost, default_stages, from_list, repeat_stages, run_chains
 from cassi.choice.mirrors import MIRRORS, Axes, Views
 from cassi.choice.stages import Learned, NonLocal, Problem, Stage, State, Tv, Watch
 from cassi.evidence.held_out import Split

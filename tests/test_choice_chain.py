@@ -11,8 +11,8 @@ from shots import SIZE, Oracle, Shot, auto, gone_on, run, small_shot, with_netwo
 from test_priors_learned import stirred
 
 from cassi import CASSI, Record, Result
-from cassi.choice.automatic import default_stages, reconstruct_auto
-from cassi.choice.chain import repeat_stages, run_chains
+from cassi.choice.automatic import reconstruct_auto
+from cassi.choice.chain import default_stages, repeat_stages, run_chains
 from cassi.choice.guided import Guided
 from cassi.choice.stages import Learned, NonLocal, Stage, State, Tv, Watch
 from cassi.evidence.held_out import Split

@@ -14,7 +14,6 @@ are learned from the whole frame, and the stages are judged on all of it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,25 +23,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.choice.adaptation import Adapt
 from cassi.choice.bases import SCENE, BasisError, choose_basis
-from cassi.choice.chain import Chain, cost, repeat_stages, run_chains
+from cassi.choice.chain import cost, default_stages, learned_prior, repeat_stages, run_chains
 from cassi.choice.guided import Guided
-from cassi.choice.mirrors import VIEWS, Views
 from cassi.choice.outcome import Evidence, Outcome
 from cassi.choice.plan import Plan
-from cassi.choice.stages import (
-    PATCH,
-    SHORT_ITERS,
-    STRENGTHS,
-    TV_ITERS,
-    Learned,
-    NonLocal,
-    State,
-    Tv,
-    Watch,
-    alternating_stages,
-)
+from cassi.choice.stages import State, Tv, Watch
 from cassi.choice.uncertainty import bootstrap, standard_deviation
 from cassi.evidence.fitting import NUM_ITERS, fit, fit_basis
 from cassi.evidence.held_out import Split
@@ -50,50 +36,12 @@ from cassi.evidence.noise import STATED, CameraNoise, fit_noise
 from cassi.kernels.covariance import covariance_sum
 from cassi.optics.cropping import Block, crop, croppable, highest_variance_window
 from cassi.optics.detector import brightness, object_level
-from cassi.optics.other_cameras import Mosaic
 from cassi.optics.protocol import Camera, check_measurement
-from cassi.priors.learned import MIN_BANDS, LearnedPrior, shipped_prior
 from cassi.priors.spectral_basis import principal_basis
 from cassi.settings import Settings
 from cassi.solvers.loop import Result
 
 WINDOW = 320  # side of the part of a larger frame on which its plan is chosen [pixel]
-# Of training the network, for quality "best": on three CAVE windows (128 x 128 px) 50 gain 0.80 dB, 100 gain 0.87.
-ADAPT_STEPS = 75
-# Of total variation on a mosaic sensor: it takes the stripes of a strong color for texture, and interpolation, where it
-# begins, does not. On ten CAVE windows 1, 3, 10 and 200 reach 37.9, 37.8, 37.6 and 37.2 dB at 10,000 electrons.
-MOSAIC_ITERS = 1
-MORE_ITERS = {"fast": 50, "default": 300, "best": 1500}  # of total variation, where it stays the only prior
-
-
-def without_network(chain: Chain) -> Chain:
-    """The chain without its learned stages."""
-    return tuple(stage for stage in chain if not stage.needs_network)
-
-
-def default_stages(A: Camera, settings: Settings) -> tuple[Tv, tuple[Chain, ...]]:
-    """The stages of the default solver for this camera: total variation, and the chains that may follow."""
-    if settings.num_iters is not None:
-        return Tv(int(settings.num_iters)), ()
-    strength = math.sqrt(A.num_shots)
-    # coarse stages would blur what extra shots resolve: four are 0.4 dB better without, on ten CAVE windows with noise
-    first, network, second, again, last = alternating_stages(strength)
-    chain: Chain = (first, network, second, again, last) if A.num_shots == 1 else (second, network, last)
-    if settings.quality == "fast":  # one network, and a strength that is not chosen
-        chain = (*chain[:2], replace(cast(NonLocal, last), num_iters=3 * SHORT_ITERS, noise=STRENGTHS[0]))
-    if settings.prior == "tv" or min(A.cube_shape[1:]) < PATCH:
-        chain = ()
-    elif learned_prior(A, settings) is None:
-        chain = without_network(chain)
-    more: tuple[Chain, ...] = ()
-    views = settings.views or (VIEWS[-1] if settings.quality == "best" else VIEWS[0])
-    if chain and views > 1:
-        more = ((Views(views), *chain, Views(1)),)
-    if settings.quality == "best" and Learned() in chain:
-        more = ((*chain, Adapt(strength, ADAPT_STEPS, views)), *more)
-    chains = (*more, chain, without_network(chain), (Tv(MORE_ITERS[settings.quality]),))
-    first_tv = Tv(MOSAIC_ITERS if isinstance(A, Mosaic) else TV_ITERS)
-    return first_tv, tuple(dict.fromkeys(chain for chain in chains if chain))
 
 
 def reconstruct_auto(
@@ -256,15 +204,6 @@ def run_stages(
         error, pixels = verdict.error, len(verdict.squared)
     evidence = Evidence(bases, trials, error, pixels, settings.seed, part=None)
     return state, replace(plan, stages=state.stages), evidence
-
-
-def learned_prior(A: Camera, settings: Settings) -> LearnedPrior | None:
-    """The network for this camera, or None; with few bands only if the settings ask for it."""
-    if settings.prior not in ("auto", "learned") or settings.num_iters is not None or min(A.cube_shape[1:]) < PATCH:
-        return None
-    if settings.weights is not None:
-        return cast(LearnedPrior, settings.weights)  # `open_files` has read its file
-    return shipped_prior() if settings.prior == "learned" or A.cube_shape[0] >= MIN_BANDS else None
 
 
 def _outcome(

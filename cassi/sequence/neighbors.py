@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.choice.automatic import explore_snapshot, without_network
-from cassi.choice.chain import run_chains
+from cassi.choice.automatic import explore_snapshot
+from cassi.choice.chain import run_chains, without_network
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
 from cassi.choice.stages import NonLocal, State, Tv, Watch, alternating_stages
