@@ -30,13 +30,14 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
-WRITERS = ("files/atomic.py", "files/writing.py", "files/formats/hdf5.py",
+WRITERS = ("files/atomic.py", "cassi/signals.py", "files/writing.py", "files/formats/hdf5.py",
            "running/many.py", "looking/overview.py", "simulation/optical_bench.py", "priors/learned.py",
            "training/loop.py")  # fmt: skip
 CODES = {signal.SIGTERM: 128 + signal.SIGTERM, signal.SIGHUP: 128 + signal.SIGHUP, signal.SIGINT: 130}
@@ -76,8 +77,8 @@ KINDS = {
     "batch anew": Kind(("reconstruct", "night", "--mask", "mask.h5", *SMALL, "--output", "out/cubes", "--overwrite"),
                        resumes=True, before=("reconstruct", "night", "--mask", "mask.h5", *SMALL, "--tv-weight", "0.5",
                                                         "--output", "out/cubes")),
-    "sequence": Kind(("reconstruct", "--sequence", "video.h5", "--camera", "as-given", "--quiet", "--overwrite",
-                                 "--output", "out/film.h5"), resumes=True),
+    "sequence": Kind(("reconstruct", "--sequence", "video.h5", "--camera", "as-given", "--prior", "tv", "--quiet",
+                      "--overwrite", "--output", "out/film.h5"), resumes=True),
     "simulate": Kind(("simulate", "--size", "32", "--num-bands", "4", "--quiet", "--output", "out/m.h5", "--overwrite"),
                      before=("simulate", "--size", "32", "--num-bands", "4", "--seed", "1", "--quiet", "--output",
                              "out/m.h5")),
@@ -97,6 +98,12 @@ def entry(kind: Kind) -> Callable[[list[str]], int]:
     from cassi.cli.main import main
 
     return main
+
+
+def import_commands() -> None:
+    """Before the forks: each of them would import it anew, which takes most of the time of a small command."""
+    for name in ("simulate", "reconstruct", "calibrate"):
+        import_module(f"cassi.cli.{name}")
 
 
 def prepare(folder: Path) -> None:
@@ -320,6 +327,7 @@ def main() -> int:
 
     wrong = 0
     signals = [signal.Signals[f"SIG{one}"] for one in args.signals]
+    import_commands()
     with tempfile.TemporaryDirectory() as folder:
         run_in_fork(prepare, Path(folder))
         for name in args.only:

@@ -128,6 +128,20 @@ def test_interrupted_before_the_command_has_begun_it_ends_like_later(monkeypatch
     assert capsys.readouterr().err.endswith("warning: a\\x1b[31mred\\x07\n"), "messages steer no terminal"
 
 
+def test_signals_wait_for_modules_that_are_being_loaded(monkeypatch):
+    """What is raised while modules in C load may be swallowed, or crash the process."""
+    load, loaded = cli_main.import_module, []
+
+    def interrupted(name):
+        signal.raise_signal(signal.SIGINT)
+        loaded.append(load(name))
+
+    monkeypatch.setattr(cli_main, "import_module", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        main(["compare", "cube.h5"])
+    assert [module.__name__ for module in loaded] == ["cassi.cli.compare"]
+
+
 @pytest.mark.skipif(find_spec("triton") is None, reason="there is no Triton")
 def test_a_process_that_has_loaded_triton_ends_in_silence():
     code = "import triton._C.libtriton; from cassi.cli.main import program; program(lambda: 0)"

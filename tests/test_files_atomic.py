@@ -12,8 +12,9 @@ from messages import refuses
 
 from cassi.cli.main import program
 from cassi.files import OutputError, read_cube, replacing, write_cube
-from cassi.files.atomic import file_sha256, remove_abandoned, signals_held, write_text
+from cassi.files.atomic import file_sha256, remove_abandoned, write_text
 from cassi.files.writing import gather_cubes
+from cassi.signals import signals_held
 
 posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX")
 LONG = "n" * 120

@@ -90,8 +90,8 @@ BELOW = (
     "self_calibration",
 )
 ROOMS = {  # what each room may import besides itself; the order is that of the floors
-    "errors": set(), "types": set(), "version": set(), "settings": {"errors"}, "keywords": set(), "kernels": {"errors"},
-    "optics": {"errors", "kernels"}, "priors": {"errors", "kernels"},
+    "errors": set(), "types": set(), "version": set(), "signals": set(), "settings": {"errors"}, "keywords": set(),
+    "kernels": {"errors"}, "optics": {"errors", "kernels"}, "priors": {"errors", "kernels"},
     "solvers": {"errors", "kernels", "optics", "priors"}, "files": {"errors", "optics", "priors"},
     "evidence": {"errors", "kernels", "optics", "priors", "solvers"},
     "choice": {"errors", "kernels", "optics", "priors", "solvers", "evidence"},
@@ -103,7 +103,7 @@ ROOMS = {  # what each room may import besides itself; the order is that of the 
     "cli": {*BELOW, "photograph", "simulation", "looking", "running", "sequence"},
 }  # fmt: skip
 WITHOUT_SETTINGS = {"kernels", "optics", "priors", "solvers", "files", "evidence", "simulation", "looking"}
-PLAIN = {"errors", "types", "version", "settings", "keywords"}  # files, which every room may import
+PLAIN = {"errors", "types", "version", "signals", "settings", "keywords"}  # files, which every room may import
 # Packages that only these rooms may import.
 EDGES = {
     "h5py": {"cassi.files", "cassi.running.many"}, "matplotlib": {"cassi.looking"}, "numba": {"cassi.kernels.jit"},

@@ -16,6 +16,7 @@ from cassi.cli.options import Parser, parser_of
 from cassi.cli.shell import INTERRUPTED, run_and_report
 from cassi.errors import writable_streams
 from cassi.kernels.machine import num_cores
+from cassi.signals import signals_held
 
 COMMANDS = {name: what for name, (what, _) in HELP.items() if name != "refine"}
 
@@ -61,7 +62,8 @@ def run(name: str, argv: list[str], prog: str) -> int:
     args.prog, args.argv = prog, argv
     if name == "reconstruct" and not args.dry_run:
         import_module("cassi.kernels.ahead").compile_beside()  # while torch is loaded and the files are read
-    command = import_module(f"cassi.cli.{name.replace('-', '_')}")  # and torch with it: help is there without
+    with signals_held():  # what is raised while modules in C load may be swallowed, or crash the process
+        command = import_module(f"cassi.cli.{name.replace('-', '_')}")  # and torch with it: help is there without
     if (torch := sys.modules.get("torch")) is not None and torch.get_num_threads() > (cores := num_cores()):
         torch.set_num_threads(cores)  # where a job has a share of processor time, torch sees the whole machine
     return run_and_report(args, lambda: int(command.run(args)))

@@ -7,27 +7,24 @@ import os
 import re
 import secrets
 import shutil
-import signal
 import stat
-import threading
 import warnings
 import weakref
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 from cassi.errors import InputError, OutputError, one_line
+from cassi.signals import signals_held
 from cassi.types import PathLike
 
 DISK_FULL = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
 LOCK = ".lock"  # in a temporary folder that is in use
 MAX_LABEL = 48  # bytes of a name that its temporary folder bears too: every drive holds names so long
-ENDING = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))  # signals that end a process
 UNABLE = {  # what a drive says that cannot do something
     errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK, errno.ENODEV
 }  # fmt: skip
@@ -224,35 +221,6 @@ def _flush(path: Path) -> None:
             raise
     finally:
         os.close(handle)
-
-
-@contextmanager
-def signals_held() -> Iterator[None]:
-    """Hold SIGINT, SIGTERM and SIGHUP during the block and deliver them at its end.
-
-    A library that calls back into Python may swallow the exception of an interrupt and continue without what it was
-    writing. Signals reach only the main thread; in others this does nothing.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    received: list[int] = []
-
-    def hold(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-
-    # SIGINT is held first and released last, so that it cannot leave the other one held.
-    current = {int(number): signal.getsignal(number) for number in (signal.SIGINT, *ENDING)}
-    handlers = {number: handler for number, handler in current.items() if handler is not None}  # None: not Python's
-    try:
-        for number in handlers:
-            signal.signal(number, hold)
-        yield
-    finally:
-        for number in reversed(handlers):
-            signal.signal(number, handlers[number])
-        for number in dict.fromkeys(received):
-            signal.raise_signal(number)
 
 
 class FirstError(io.FileIO):

@@ -9,13 +9,14 @@ import h5py
 import numpy as np
 
 from cassi.errors import InputError, OutputError, counted, import_extra, parse_json
-from cassi.files.atomic import check_kept, check_place, replacing, signals_held
+from cassi.files.atomic import check_kept, check_place, replacing
 from cassi.files.container import Attributes as Attributes, damage_as_input_error
 from cassi.files.formats.envi import DATA
 from cassi.files.formats.hdf5 import new_hdf5, open_file, write_hdf5
 from cassi.files.opening import NEEDED, WRITERS
 from cassi.optics.measurement import Measurement, any_bad
 from cassi.optics.wavelengths import pair_bands, span
+from cassi.signals import signals_held
 from cassi.types import PathLike
 
 FORMAT = {"format_version": 1}  # of the layout in docs/file-format.md; it grows when a reader has to change

@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 
 from cassi.errors import InputError, one_line
-from cassi.files.atomic import UNABLE, FirstError, signals_held
+from cassi.files.atomic import UNABLE, FirstError
 from cassi.files.container import (
     LETTERS,
     LISTS,
@@ -25,6 +25,7 @@ from cassi.files.container import (
 )
 from cassi.files.formats.hdf5_filters import check_chunks, missing_filter
 from cassi.files.statements import MAX_STATED, companions, letters, of_file, stated, statement_of, word_of
+from cassi.signals import signals_held
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 MAX_TEXT = 100  # letters or words of a statement
