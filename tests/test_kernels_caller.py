@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -122,7 +123,11 @@ def test_arrays_of_other_libraries(snapshot, kind):
     mask = A.mask.numpy()
     given = {"num_bands": 6, "solver": "gap-tv", "num_iters": 3}
     right = cassi.reconstruct(y, mask, bad_pixels=bad, **given).cube
-    found = cassi.reconstruct(other(y.numpy()), other(mask), bad_pixels=other(bad), **given).cube
+    torch.set_warn_always(True)  # also of what it has warned of before
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*not writable")  # as what pandas gives is
+        found = cassi.reconstruct(other(y.numpy()), other(mask), bad_pixels=other(bad), **given).cube
+    torch.set_warn_always(False)
     assert torch.equal(found, right)
 
 

@@ -317,7 +317,7 @@ def _through(m: Measurement, mask: np.ndarray, on: torch.device = CPU) -> Shot:
 
 
 def _bad_pixels(m: Measurement, on: torch.device = CPU) -> torch.Tensor | None:
-    return None if m.bad_pixels is None else torch.as_tensor(m.bad_pixels, device=on)
+    return None if m.bad_pixels is None else torch.tensor(m.bad_pixels, device=on)  # may be read-only
 
 
 def predictions(m: Measurement, found: FoundCamera, *, black_level: float | None = None, seed: int = 0) -> float:
@@ -336,6 +336,6 @@ def _frames(m: Measurement, A: Camera, bad: torch.Tensor | None, black_level: fl
     for frame in m.y.reshape(-1, *m.y.shape[-2:])[:FRAMES]:
         y = torch.as_tensor(frame, dtype=torch.float32, device=A.device)
         y = y - (black_level_of(known, y) if black_level is None else black_level)
-        y = y if m.sensitivity is None else y / torch.as_tensor(m.sensitivity, device=A.device)
+        y = y if m.sensitivity is None else y / torch.tensor(m.sensitivity, device=A.device)
         frames.append(y if bad is None else torch.where(bad, 0, y))
     return frames
