@@ -162,7 +162,7 @@ def test_processes_of_this_machine_listen_to_it_alone_and_end_without_a_tracebac
         from cassi.cli.main import program
         from cassi.cli.cluster import executor_at
         def entry():
-            with executor_at("local:2", print) as executor:
+            with executor_at("local:1", print) as executor:
                 executor.submit(abs, -1).result()
                 print(executor._client.scheduler.address, flush=True)
                 list(executor.map(time.sleep, [60] * 9))
@@ -175,7 +175,7 @@ def test_processes_of_this_machine_listen_to_it_alone_and_end_without_a_tracebac
             listening |= {c.laddr.ip for c in one.net_connections() if c.status == psutil.CONN_LISTEN}
         os.killpg(process.pid, number)
         rest = process.stdout.read()
-    assert "2 workers, dashboard http" in said[0] and said[1].startswith("tls://127.0.0.1:")
+    assert "1 workers, dashboard http" in said[0] and said[1].startswith("tls://127.0.0.1:")
     assert listening == {"127.0.0.1"}
     assert process.returncode == {signal.SIGINT: 130}.get(number, 128 + number) and "Traceback" not in rest, rest
 

@@ -1,13 +1,21 @@
-"""A corpus of damaged, wrong and malicious files: each ends in one line, and nothing outside the file is read."""
+"""Containers of every format with hostile contents: read with the right values, or refused in words of their file.
 
+By hand more of it: CASSI_TRIALS=100000 python -m pytest tests/test_files_hostile.py -k "content or damage"
+"""
+
+import math
 import os
 import pickle
+import re
 import struct
 import subprocess
 import sys
+import warnings
 import zipfile
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -15,102 +23,211 @@ import pytest
 import scipy.io
 import torch
 from cases import write_h5
+from containers import COUNTS, CUBE, MASK as SMALL_MASK, NM, Y as SMALL, envi, png, save, tiff
+from hypothesis import example, given, reject, settings, strategies as st
 from messages import check_words, refused, refuses
 from PIL import Image
-from test_files_reading import write_v73
 
 from cassi.files import InputError, Levels, describe, open_container, read_cube, read_measurement
+from cassi.files.frames import read_scene
+from cassi.files.statements import LIMITS, NUMERIC, OF_FILE, RANGES, WHOLE
+from cassi.optics.measurement import Measurement
 
 RNG = np.random.default_rng(0)
 Y = RNG.random((24, 30)).astype(np.float32)
 MASK = (RNG.random((24, 24)) > 0.5).astype(np.float32)
+TRIALS = int(os.environ.get("CASSI_TRIALS", "400"))
+REFUSED, EITHER = "refused", "either"
 
 
-def write_hdf5(path):
+class Hostile(NamedTuple):
+    """What stands in the place of an array, or is stated of the file or of the snapshot, and what comes of it: it is
+    refused; the others are read as if it were not there, or it is refused; or these numbers are read."""
+
+    name: str
+    value: Any
+    comes: Any
+    place: str = "array"
+
+
+def spoiled(values: np.ndarray, place: int, value: float) -> np.ndarray:
+    found = values.astype(float)
+    found.flat[place % found.size] = value
+    return found
+
+
+FLOATS, WHOLES = ("f2", "f4", "f8", ">f4", ">f8"), ("u1", "u2", ">u2", "i2", "u4", ">i4", "i8", ">u8")
+NO_IMAGES = (
+    None, np.float32(1), np.ones(4), np.ones((2, 2, 2, 2)), np.ones((3, 0)), np.ones((0, 3)), np.array(["a", "bc"]),
+    np.array([b"a", b"bc"]), "text", np.ones((9, 14), complex), np.zeros((1, 1)), np.array([1, "a"], dtype=object),
+)  # fmt: skip
+NO_SNAPSHOTS = (SMALL.astype(float) * 1e-300, SMALL[:, :6], SMALL > 0.5, -COUNTS.astype("i4"))
+NO_MASKS = (0 * SMALL_MASK, SMALL_MASK[:, :1], SMALL_MASK[:1], -SMALL_MASK, spoiled(SMALL_MASK, 3, 1e30))
+NO_LISTS = {
+    "shifts": (-2, [0, np.nan], [0, 9], np.zeros(20_000), np.stack([[0] * 4, [0, 2, 4, 6]]), [0, 2, 4, 8], [1j, 2, 6]),
+    "wavelengths": (np.append(NM, 700), -NM, 0 * NM, [500, 550, 550, 600], np.full(4, np.inf), NM + 1j,
+                    [[450, 5]] * 4, np.array([b"450", b"500", b"x", b"600"])),
+    "bad_pixels": (np.ones((3, 3)), np.ones(SMALL.shape), "text"),
+}  # fmt: skip
+ANYTHING = (
+    st.floats() | st.integers(-(2**70), 2**70) | st.text(max_size=9) | st.booleans() | st.binary(max_size=5)
+    | st.lists(st.floats(), max_size=4) | st.complex_numbers() | st.sampled_from([np.ones((3, 3)), np.array(1, "f2")])
+)  # fmt: skip
+NUMBERS = {
+    "bit_depth",
+    "black_level",
+    "saturation",
+    "scale",
+    "gain",
+    "read_noise",
+    "step",
+    "num_bands",
+}  # of a snapshot
+NAMES = sorted({*OF_FILE, *NUMERIC, "axes", "interleave"})
+
+
+def comes_of(name: str, value: object) -> str:
+    """What is no number, or out of range, is refused; other numbers may not go with the rest of the file."""
+    if name not in NUMBERS or not isinstance(value, int | float | str):
+        return EITHER
+    number, (low, high) = math.nan, RANGES.get(name, (-math.inf, math.inf))
+    with suppress(ValueError, OverflowError):
+        number = float(value)
+    whole = name not in WHOLE or (math.isfinite(number) and number.is_integer())
+    return EITHER if math.isfinite(number) and low <= number <= high and whole else REFUSED
+
+
+@st.composite
+def hostile(draw: st.DrawFn) -> Hostile:
+    name = draw(st.sampled_from(["y", "mask", "numbers", "transmission", *NO_LISTS, "cube", "of", "on", "other"]))
+    values = st.sampled_from([np.nan, np.inf, -np.inf, 1e300, -1e300])
+    if name in ("y", "mask"):
+        good, more = (SMALL, NO_SNAPSHOTS) if name == "y" else (SMALL_MASK, NO_MASKS)
+        spoil = st.builds(spoiled, st.just(good), st.integers(0, 999), values)
+        return Hostile(name, draw(st.sampled_from([*NO_IMAGES, *more, good[:5], good[None, None]]) | spoil), REFUSED)
+    if name == "numbers":
+        kind = draw(st.sampled_from(FLOATS + WHOLES))
+        stored = np.asarray((SMALL if kind in FLOATS else COUNTS % 250).astype(kind), order=draw(st.sampled_from("CF")))
+        return Hostile("y", stored, stored / (1.0 if kind in FLOATS else 255.0))
+    if name == "transmission":
+        kind = draw(st.sampled_from(["?", *FLOATS, *WHOLES]))
+        scale = draw(st.sampled_from([1e-300, 1e-40, 1e-9, 1, 1e9, 1e300])) if "f8" in kind else 1
+        scale = draw(st.sampled_from([1, 100])) if kind in WHOLES else scale
+        return Hostile("mask", (SMALL_MASK.astype(float) * scale).astype(kind), SMALL_MASK)
+    if name in NO_LISTS:
+        return Hostile(name, draw(st.sampled_from(NO_LISTS[name])), EITHER if name == "bad_pixels" else REFUSED)
+    if name == "cube":
+        spoil = st.builds(spoiled, st.just(CUBE), st.integers(0, 999), values)
+        return Hostile(name, draw(st.sampled_from(NO_IMAGES[1:]) | spoil), EITHER)
+    if name == "other":
+        shown = draw(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12))
+        return Hostile(f"q{shown}q", draw(st.sampled_from([*NO_IMAGES[1:], SMALL, CUBE])), EITHER)
+    stated, value = draw(st.sampled_from(NAMES)), draw(ANYTHING)
+    if name == "on" and draw(st.booleans()):
+        stated, value = draw(
+            st.sampled_from([("scale_factor", 0.0), ("scale_factor", [1.0, 2.0]), ("add_offset", np.nan)])
+        )
+        return Hostile(stated, value, REFUSED, name)
+    return Hostile(stated, value, comes_of(stated, value), name)
+
+
+IMAGES = {"a.npy": np.save, "a.tif": tiff, "a.hdr": envi, "a.png": png}
+
+
+def write(path: Path, one: Hostile) -> dict[str, Any]:
+    """The file, and what else is given where its format holds one array."""
+    arrays = {"y": SMALL if one.place == "array" else COUNTS, "mask": SMALL_MASK}
+    arrays |= {one.name: one.value} if one.place == "array" else {}
+    of, on = ({one.name: one.value} if one.place == place else {} for place in ("of", "on"))
+    given = {}
+    try:
+        if path.name in IMAGES:
+            if one.name != "y" or one.value is None:
+                reject()
+            IMAGES[path.name](path, one.value)
+            given = {"masks": [SMALL_MASK]}
+        else:
+            save(path, of=of, on={"y": on}, **{name: value for name, value in arrays.items() if value is not None})
+    except (TypeError, ValueError, OverflowError, OSError, RuntimeError, AttributeError, LookupError):
+        reject()  # no program writes this
+    return given
+
+
+@example(Hostile("gain", [], EITHER, "of"), "a.h5")  # what holds nothing passed for damage
+@example(Hostile("step", -2 + 1j, EITHER, "of"), "7.mat")  # of complex numbers the real part was taken
+@example(Hostile("scale_factor", 2j, EITHER, "on"), "a.npz")
+@example(Hostile("y", SMALL.astype("f2"), SMALL.astype("f2")), "a.npz")  # numpy warned
+@example(Hostile("cube", spoiled(CUBE, 0, np.inf), EITHER), "a.mat")
+@given(one=hostile(), form=st.sampled_from(["a.h5", "a.mat", "7.mat", "a.npz", *IMAGES]))
+@settings(max_examples=TRIALS)
+def test_hostile_content(tmp_path, one, form):
+    for path in tmp_path.iterdir():
+        path.unlink()
+    given = write(tmp_path / form, one)
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    with warnings.catch_warnings(action="error"):
+        for read in (partial(read_scene, **given), read_cube, describe):
+            try:
+                found = read(tmp_path / form)
+            except InputError as error:
+                words = str(error)
+                assert form in words and words.isprintable() and re.search("; |expected|must|, or ", words), words
+                assert isinstance(one.comes, str) or read is read_cube, words
+            else:
+                assert not isinstance(found, str) or found.replace("\n", "").isprintable()
+                if isinstance(found, Measurement):
+                    assert one.comes is not REFUSED
+                    check_values(found, one)
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+
+
+def check_values(m, one: Hostile) -> None:
+    expected = {"y": SMALL if one.place == "array" else COUNTS / 1023, "mask": SMALL_MASK}
+    expected |= {} if isinstance(one.comes, str) else {one.name: one.comes}
+    np.testing.assert_allclose(m.mask, expected["mask"], rtol=1e-6)
+    assert np.ptp(m.shifts) == 6
+    if one.name not in ("black_level", "saturation", "bit_depth", "scale", *NUMERIC, *LIMITS):  # which change numbers
+        np.testing.assert_allclose(m.y, expected["y"], rtol=1e-6)
+
+
+DAMAGED = {
+    "a.h5": save, "a.mat": save, "7.mat": save, "a.npz": save, "a.npy": lambda path, y, mask: np.save(path, y),
+    "a.png": lambda path, y, mask: png(path, (y * 4000).astype(np.uint16)),
+    "a.tif": lambda path, y, mask: tiff(path, y, compression="zlib"),
+    "packed.h5": lambda path, y, mask: write_packed(path, y, mask),
+    "packed.mat": lambda path, y, mask: scipy.io.savemat(path, {"y": y, "mask": mask}, do_compression=True),
+    "packed.npz": lambda path, y, mask: np.savez_compressed(path, y=y, mask=mask),
+}  # fmt: skip
+
+
+def write_packed(path, y, mask):
     with h5py.File(path, "w") as file:
-        file.create_dataset("measurement", data=Y, compression="gzip", shuffle=True, chunks=(8, 30))
-        file["mask"] = MASK
+        file.create_dataset("y", data=y, compression="gzip", shuffle=True, chunks=(8, 30))
+        file["mask"] = mask
 
 
-def write_image(path, **options):
-    Image.fromarray((Y * 4000).astype(np.uint16)).save(path, **options)
-
-
-CORPUS = {
-    "a.h5": write_hdf5,
-    "seven.mat": lambda path: write_v73(path, meas=Y, mask=MASK),
-    "five.mat": lambda path: scipy.io.savemat(path, {"meas": Y, "mask": MASK}),
-    "packed.mat": lambda path: scipy.io.savemat(path, {"meas": Y, "mask": MASK}, do_compression=True),
-    "a.npz": lambda path: np.savez(path, measurement=Y, mask=MASK),
-    "packed.npz": lambda path: np.savez_compressed(path, measurement=Y, mask=MASK),
-    "a.npy": lambda path: np.save(path, Y),
-    "a.png": write_image,
-    "a.tif": partial(write_image, compression="tiff_adobe_deflate"),
-}
-WITHOUT_MASK = {"a.npy", "a.png", "a.tif"}
-
-
-def options_of(name):
-    return {"mask": MASK} if name in WITHOUT_MASK else {}
-
-
-@pytest.mark.parametrize("name", CORPUS)
-def test_the_corpus_is_read_and_refused_where_it_is_cut_short(tmp_path, name):
-    """At every quarter of a kilobyte."""
-    path = tmp_path / name
-    CORPUS[name](path)
-    m = read_measurement(path, **options_of(name))
-    expected = np.floor(Y * 4000) / 4095 if name in ("a.png", "a.tif") else Y
-    assert np.allclose(m.y, expected, atol=1e-6) and m.shifts == (0, 2, 4, 6)
-    whole = path.read_bytes()
-    for size in range(0, len(whole) - 8, 256):
-        path.write_bytes(whole[:size])
-        with pytest.raises(InputError):
-            read_measurement(path, **options_of(name))
-
-
-@pytest.mark.parametrize("name", ["five.mat", "packed.mat", "a.npz", "packed.npz", "a.npy", "a.png", "a.tif"])
-def test_random_bytes_changed(tmp_path, name):
-    """Damage may go unseen in the pixels; it must never end in anything but a measurement or one line.
-
-    By hand more of it: CASSI_TRIALS=10000 python -m pytest tests/test_files_hostile.py -k random
-    """
-    path = tmp_path / name
-    CORPUS[name](path)
-    whole = path.read_bytes()
-    rng = np.random.default_rng(1)
-    seen = 0
-    for trial in range(int(os.environ.get("CASSI_TRIALS", "60"))):
-        damaged = bytearray(whole)
-        for position in rng.integers(0, len(whole) if trial % 2 else min(len(whole), 400), 3):
-            damaged[position] = rng.integers(0, 256)
-        path.write_bytes(damaged)
-        try:
-            read_measurement(path, **options_of(name))
-        except InputError:
-            seen += 1
-    assert seen > 5
-
-
-WRONG = [
-    {"measurement": None, "other": Y}, {"mask": None}, {"mask": -MASK}, {"mask": 0 * MASK},
-    {"mask": np.full_like(MASK, np.nan)}, {"measurement": Y * np.inf}, {"measurement": Y.astype(float) * 1e300},
-    {"measurement": Y + 1j}, {"measurement": np.bytes_("text")}, {"measurement": np.zeros((24, 0))},
-    {"measurement": np.zeros(30)}, {"mask": MASK[:20, :22]}, {"measurement": Y[:, :20]}, {"shifts": [0, np.nan]},
-    {"wavelengths": [500.0]}, {"wavelengths": [1.0, -2, 3, 4]}, {"bad_pixels": np.ones((3, 3))},
-    {"mask": np.where(RNG.random(MASK.shape) < 1e-2, 1e30, MASK)}, {"measurement": Y * 1e36},
-    {"measurement": Y.astype(float) * 1e-300}, {"mask": MASK[:, :1]}, {"shifts": np.zeros(20_000)},
-    {"wavelengths": [500.0, 550, 550, 600]}, {"bad_pixels": np.ones(Y.shape)},
-    {"attributes": {"gain": np.bytes_("two")}}, {"attributes": {"gain": np.nan}},
-    {"attributes": {"read_noise": [1, 2]}}, {"measurement": (Y * 4000 - 500).astype(np.int16)},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("wrong", WRONG)
-def test_wrong_content(tmp_path, wrong):
-    content = {"measurement": Y, "mask": MASK} | wrong
-    given = {name: values for name, values in content.items() if values is not None}
-    refused(read_measurement, write_h5(tmp_path / "m.h5", **given))
+@given(
+    form=st.sampled_from(sorted(DAMAGED)), place=st.floats(0, 0.9999), within=st.sampled_from([400, 10**6]),
+    changed=st.none() | st.lists(st.integers(0, 255), min_size=1, max_size=3),
+)  # fmt: skip
+@settings(max_examples=TRIALS)
+def test_damage(tmp_path, form, place, within, changed):
+    """What is cut short is refused; bytes that were changed may go unseen in the pixels, and end in nothing else."""
+    path = tmp_path / form
+    DAMAGED[form](path, y=Y, mask=MASK)
+    given = {"mask": MASK} if form in ("a.npy", "a.png", "a.tif") else {}
+    whole = bytearray(path.read_bytes())
+    at = int(place * min(within, len(whole) - 8))
+    if changed is None:
+        path.write_bytes(whole[:at])
+        with pytest.raises(InputError) as caught:
+            read_measurement(path, **given)
+        assert form in str(caught.value)
+    else:
+        whole[at : at + len(changed)] = bytes(changed)
+        path.write_bytes(whole)
+        with suppress(InputError):
+            read_measurement(path, **given)
 
 
 class Payload:
@@ -204,14 +321,14 @@ def zipped(path):
         file.writestr("a.tif", b"II*\0")
 
 
-COUNTS = (Y * 250).astype(np.uint8)
+GREY = (Y * 250).astype(np.uint8)
 
 
 def picture(mode, place=None, byte=0, **options):
     """A picture of this mode; the byte is changed that lies so far behind these bytes."""
 
     def write(path):
-        grey = Image.fromarray(COUNTS)
+        grey = Image.fromarray(GREY)
         image = grey.convert("RGB").convert(mode) if mode in ("CMYK", "P") else grey.convert(mode)
         image.save(path, **options)
         if place is not None:
@@ -268,13 +385,13 @@ def test_bombs_are_refused(tmp_path):
 
 
 def test_pictures_that_are_read_for_what_they_are(tmp_path):
-    planes = np.stack([COUNTS, COUNTS // 2, COUNTS // 3])
+    planes = np.stack([GREY, GREY // 2, GREY // 3])
     first, *others = map(Image.fromarray, planes)
     first.save(tmp_path / "p.tif", save_all=True, append_images=others)
     assert np.allclose(read_cube(tmp_path / "p.tif")[0], planes / 255)
     path = tmp_path / "y.tif"
     picture("L")(path)
-    assert np.array_equal(read_measurement(path, mask=MASK).y, COUNTS / np.float32(255))
+    assert np.array_equal(read_measurement(path, mask=MASK).y, GREY / np.float32(255))
     Image.fromarray(MASK > 0).save(tmp_path / "mask.png")
     assert np.array_equal(read_measurement(path, mask=tmp_path / "mask.png").mask, MASK)
 
@@ -282,14 +399,6 @@ def test_pictures_that_are_read_for_what_they_are(tmp_path):
 def test_negative_counts_with_a_black_level(tmp_path):
     path = write_h5(tmp_path / "m.h5", measurement=(Y * 4000 - 500).astype(np.int16), mask=MASK)
     assert np.allclose(read_measurement(path, levels=Levels(black_level=-500)).y * (4095 + 500), Y * 4000, atol=1)
-
-
-@pytest.mark.parametrize(("scale", "dtype"), [(1e-300, "f8"), (1e-40, "f4"), (2.7e38, "f4"), (1e300, "f8")])
-def test_masks_of_any_unit_are_brought_to_one(tmp_path, scale, dtype):
-    mask = MASK + np.float64(0.25)
-    m = read_measurement(write_h5(tmp_path / "m.h5", measurement=Y, mask=(mask * scale).astype(dtype)))
-    assert np.allclose(m.mask, mask / mask.max(), rtol=1e-4)
-    assert any("divided by their maximum" in note for note in m.notes)
 
 
 def test_names_never_reach_the_terminal_as_they_are(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 import scipy.io
 import torch
 from cases import write_h5
+from containers import write_v73
 from hypothesis import given, strategies as st
 from messages import refused
 
@@ -34,21 +35,6 @@ def arrays():
 def assert_holds(m, measurement=None, mask=None, cube=None):
     for found, expected in ((m.y, measurement), (m.mask, mask), (m.cube, cube)):
         assert expected is None or np.array_equal(found, expected)
-
-
-def write_v73(path, **datasets):
-    """A file as MATLAB -v7.3 writes it: a text header, reversed axes, the class of each variable."""
-    kinds = {"float32": "single", "float64": "double", "bool": "logical"}
-    with h5py.File(path, "w", userblock_size=512) as file:
-        for name, values in datasets.items():
-            is_text = isinstance(values, str)
-            stored = np.array([list(map(ord, values))], np.uint16) if is_text else np.asarray(values)
-            dataset = file.create_dataset(name, data=stored.T)
-            kind = "char" if is_text else kinds.get(str(stored.dtype), str(stored.dtype))
-            dataset.attrs["MATLAB_class"] = np.bytes_(kind)
-    with open(path, "r+b") as file:
-        file.write(b"MATLAB 7.3 MAT-file, Platform: test".ljust(124) + b"\x00\x02IM")
-    return path
 
 
 def test_hdf5_tells_more_than_its_arrays(tmp_path, arrays):

@@ -3,9 +3,7 @@
 The right values are worked out here, never by the package: physical constants, NumPy, and files of other programs.
 """
 
-import struct
 import warnings
-import zlib
 from pathlib import Path
 
 import h5py
@@ -13,28 +11,17 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-import scipy.io
 import tifffile
+from containers import COUNTS, CUBE, DETECTOR, MASK, NM, PACKED, C, H, W, Y, envi, gdal, imagej, png, save, tiff
 from messages import refused
-from PIL import Image
-from test_files_reading import write_v73
 
 import cassi
 from cassi.files import Levels, ReadOptions, open_container, read_cube, read_measurement, shared_levels
-from cassi.files.frames import read_scene
 from cassi.files.scaling import bit_depth_of
 from cassi.files.spectrum_files import read_spectrum
 from cassi.files.statements import letters
 
 ROOT = Path(__file__).resolve().parents[1]
-RNG = np.random.default_rng(0)
-C, H, W, DETECTOR = 4, 9, 8, 14
-MASK = (RNG.random((H, W)) < 0.5).astype(np.float32)
-Y = RNG.random((H, DETECTOR)).astype(np.float32)
-COUNTS = RNG.integers(1, 900, (H, DETECTOR)).astype(np.uint16)
-CUBE = RNG.random((C, H, W)).astype(np.float32)
-PACKED = np.round(CUBE * 10_000).astype(np.int16)
-NM = np.array([450.0, 500, 550, 650])
 LIGHT, PLANCK = 299_792_458.0, 1239.841984  # [m/s], h c [eV nm]
 OUT = np.float32(-9999)
 BAD = Y.copy()
@@ -47,76 +34,9 @@ UNITS = {  # by the words of files
 }  # fmt: skip
 
 
-def save(path, *, of=None, on=None, **arrays):
-    """HDF5 with attributes of the file and on arrays; MATLAB (v7.3: "7.mat") and NPZ with arrays in their place, as
-    y_step on y."""
-    path.unlink(missing_ok=True)
-    if path.suffix == ".h5":
-        with h5py.File(path, "w") as file:
-            for name, values in arrays.items():
-                file[name] = values
-                file[name].attrs.update((on or {}).get(name, {}))
-            file.attrs.update(of or {})
-        return path
-    flat = {f"{name}_{word}": value for name, stated in (on or {}).items() for word, value in stated.items()}
-    if path.suffix == ".npz":
-        np.savez(path, **arrays, **flat, **(of or {}))
-        return path
-    last = {} if "cube_axes" in flat else {n: np.moveaxis(a, 0, -1) for n, a in arrays.items() if np.ndim(a) == 3}
-    content = arrays | last | flat | (of or {})
-    if path.stem == "7":
-        return write_v73(path, **{n: v if isinstance(v, str) else np.atleast_2d(v) for n, v in content.items()})
-    scipy.io.savemat(path, content)
-    return path
-
-
-def envi(path, image, **stated):
-    module = pytest.importorskip("spectral.io.envi")
-    metadata = {name.replace("_", " "): value for name, value in stated.items()}
-    image = image[..., None] if image.ndim == 2 else np.moveaxis(image, 0, -1)
-    module.save_image(str(path), image, ext=".img", metadata=metadata, force=True)
-    return path
-
-
-def tiff(path, image, *tags, **options):
-    extra = [
-        (code, kind, (len(value) + (kind == "s")) // (1 + (kind == "2I")), value, True) for code, kind, value in tags
-    ]
-    tifffile.imwrite(path, image, extratags=extra, **options)
-    return path
-
-
 def dng(tag):
     """Levels as cameras write them: a fraction, or one of each filter; the other as JSON."""
     return lambda path, b, s: tiff(path, COUNTS, (50714, *tag(b[1])), (50717, "I", (s[1],)))
-
-
-def gdal(path, image=None, **items):
-    """One page with the bands last and the items of each band, as GDAL writes them."""
-    roles = ("scale", "offset")
-    lines = [
-        f'<Item name="{name}" sample="{k}"{f" role={chr(34)}{name}{chr(34)}" if name in roles else ""}>{value}</Item>'
-        for name, values in items.items()
-        for k, value in enumerate(values)
-    ]
-    tag = (42112, "s", f"<GDALMetadata>{''.join(lines)}</GDALMetadata>")
-    if image is not None:
-        return tiff(path, image, tag, metadata=None)
-    return tiff(path, np.moveaxis(PACKED, 0, -1), tag, photometric="minisblack", planarconfig="contig", metadata=None)
-
-
-def imagej(path, image, **stated):
-    lines = "".join(f"{name}={value}\n" for name, value in stated.items())
-    return tiff(path, image.astype(np.uint16), (270, "s", f"ImageJ=1.53t\n{lines}"), metadata=None)
-
-
-def png(path, image, *chunks):
-    """With chunks before its data: kind and bytes."""
-    Image.fromarray(image).save(path)
-    data = path.read_bytes()
-    more = [struct.pack(">I", len(b)) + k + b + struct.pack(">I", zlib.crc32(k + b)) for k, b in chunks]
-    path.write_bytes(data[:33] + b"".join(more) + data[33:])
-    return path
 
 
 def text(path, head, rows):
@@ -462,20 +382,6 @@ def test_bands_that_do_not_fit_are_refused(tmp_path):
     assert read_measurement(save(tmp_path / "a.npz", **SAVED, bands=NM)).wavelengths.tolist() == NM.tolist()
 
 
-@pytest.mark.parametrize(
-    "stated",
-    [{"step": [2, 2]}, {"step": "two"}, {"step": 1e9}, {"step": 3, "shifts": [0, 2, 4, 6]}, {"num_bands": 0},
-     {"num_bands": 10**7}, {"num_bands": "four"}, {"bit_depth": 64}, {"bit_depth": -3}, {"bit_depth": "twelve"},
-     {"bit_depth": 12.6}, {"num_bands": 4.4}, {"num_shots": 0}, {"num_shots": 2.5}, {"scale": 0.0}, {"scale": -5},
-     {"mask_error": -1}, {"mask_error": 5}, {"shifts": -2}, {"black_level": "dark"},
-     {"saturation": COUNTS}, {"shifts": [[0, 0], [0, 2], [0, 4], [0, 6]]}, {"wavelengths": [[450, 5]] * 4},
-     {"wavelengths": np.array([b"450", b"500", b"x", b"600"])}],
-)  # fmt: skip
-def test_statements_that_cannot_be_are_refused(tmp_path, stated):
-    for name in ("a.h5", "a.npz"):
-        refused(read_scene, save(tmp_path / name, y=COUNTS, mask=MASK, of=stated))
-
-
 def test_levels_are_in_counts_whatever_the_file_made_of_these(tmp_path):
     """Floats divided by the counts per unit; numbers with a scale and an offset."""
     at = {"black_level": 40, "saturation": 800}
@@ -535,15 +441,6 @@ def test_light_above_the_stated_bits_is_saturated(tmp_path):
 def test_a_scale_of_one_leaves_counts(tmp_path):
     path = save(tmp_path / "a.h5", y=COUNTS, mask=MASK, on={"y": {"scale_factor": 1.0, "add_offset": 0}})
     np.testing.assert_allclose(read_measurement(path).y, COUNTS / 1023, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "stated",
-    [{"scale_factor": 0.0}, {"scale_factor": [1.0, 2.0]}, {"add_offset": np.nan}, {"missing_value": PACKED[1, 2, 3]}],
-)
-def test_scales_that_cannot_be_and_missing_values_are_no_light(tmp_path, stated):
-    for name in ("a.h5", "a.npz", "a.mat"):
-        refused(read_cube, save(tmp_path / name, cube=PACKED, on={"cube": stated}))
 
 
 def test_the_reflectance_of_an_airborne_campaign(tmp_path):

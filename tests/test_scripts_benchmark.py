@@ -3,7 +3,8 @@
 import os
 import re
 import time
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -162,9 +163,10 @@ def test_frames_a_minute_of_workers_are_counted_and_drawn(tmp_path):
     assert max(far.lines[0].get_ydata()) == 60 * 200 / 8  # where the disk is full
 
 
-@pytest.mark.long
-def test_the_table_of_workers_is_made():
-    pytest.importorskip("distributed")
+def test_the_table_of_workers_is_made(monkeypatch):
+    """By a thread in place of the processes, which `test_cli_cluster.py` starts."""
+    one = contextmanager(lambda address, inform: iter([ThreadPoolExecutor(1) if address else None]))
+    monkeypatch.setattr("benchmarks.workers.executor_at", one)
     text = workers((1,), frames=4, size=24, num_bands=4, report=lambda line: None)
     assert text.count("| 1 | ") == 2 and "4 frames of 24 x 24 x 4 by one plan" in text
 

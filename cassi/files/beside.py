@@ -184,6 +184,8 @@ def _in_unit_of(
     Divided by what integers of its own are divided by, or as the snapshots were, whichever fits; where neither does, it
     is in another unit, and divided by the ratio.
     """
+    if values.dtype.kind == "f":
+        values = to_float32(values, f"'{name}'")
     own = plan_counts(values.dtype, 0.0, float(values.max()), None).scale if values.dtype.kind in "iu" else 1.0
     mean = values.mean(axis=tuple(range(values.ndim - 3)), dtype=np.float64)
     sent = float((mean * mask).sum())

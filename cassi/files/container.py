@@ -174,7 +174,7 @@ class Container:
         if entry.unclear is not None:
             raise InputError(f"{where} {entry.unclear}")
         if 0 in entry.shape:
-            raise InputError(f"{where} is empty, its shape is {entry.shape}")
+            raise InputError(f"{where} is empty, its shape is {entry.shape}; save it again, with its numbers")
 
     def read(self, entry: Entry, selection: Selection | None = None) -> np.ndarray:
         """Read one entry, or the part of it in `selection`, one slice per axis.
@@ -218,8 +218,8 @@ def number_in(statement: str, *sources: Container | Entry) -> float | None:
         if value is None or (statement == "num_bands" and np.asarray(value).size > 1):  # wavelengths, named bands
             continue
         try:
-            (number,) = np.asarray(value, dtype=float).reshape(-1).tolist()
-        except (TypeError, ValueError):
+            (number,) = map(float, np.asarray(value).reshape(-1).tolist())
+        except (TypeError, ValueError, OverflowError):
             number = math.nan
         low, high = RANGES.get(statement, (-math.inf, math.inf))
         kind = "whole" if statement in WHOLE else "finite"
@@ -314,6 +314,18 @@ def check_inflated(data: bytes, size: int) -> None:
         held += len(stream.decompress(data[start : start + SLACK // MAX_INFLATION]))
         if held > size + SLACK:
             raise ValueError(f"more than {held} bytes where {size} are declared")
+
+
+@contextmanager
+def naming(path: Path, *others: object) -> Iterator[None]:
+    """Errors that are raised within name this file, or one of the others that are given by their paths."""
+    try:
+        yield
+    except InputError as error:
+        files = [path, *(Path(one) for one in others if isinstance(one, str | os.PathLike))]
+        if any(file.name and one_line(file.name) in str(error) for file in files):
+            raise
+        raise InputError(f"{path}: {error}", error.kind, error.cures) from error
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import h5py
 
 from cassi.errors import InputError, one_line
 from cassi.files.atomic import check_readable
-from cassi.files.container import Arrays, Attributes, Container, damage_as_input_error, role_of
+from cassi.files.container import Arrays, Attributes, Container, damage_as_input_error, naming, role_of
 from cassi.files.formats.envi import SIGNATURES as ENVI, open_envi, write_envi
 from cassi.files.formats.hdf5 import SIGNATURE, open_hdf5, write_hdf5
 from cassi.files.formats.matlab import open_matlab, write_matlab
@@ -76,13 +76,18 @@ def open_container(path: PathLike) -> Container:
         raise InputError(f"{path}: the file is empty; copy or record it again")
     for known in FORMATS:
         if head.startswith(known.signatures):
-            return known.read(path)
+            return _read(known.read, path)
     if (other := foreign(head)) is not None:
         raise InputError(f"{path}: this is {other}")
     if h5py.is_hdf5(path):  # after a user block, as in MATLAB v7.3
-        return open_hdf5(path)
+        return _read(open_hdf5, path)
     names = ", ".join(known.name for known in FORMATS)
     raise InputError(f"{path}: not HDF5 or another supported format ({names}); its first bytes are {head[:8]!r}")
+
+
+def _read(reader: Callable[[Path], Container], path: Path) -> Container:
+    with naming(path):
+        return reader(path)
 
 
 def describe(*paths: PathLike) -> str:

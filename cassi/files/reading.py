@@ -19,7 +19,7 @@ from cassi.files.beside import (
     sensitivity_of,
     upright,
 )
-from cassi.files.container import NAMES, Container, Entry, number_in, read_list
+from cassi.files.container import NAMES, Container, Entry, naming, number_in, read_list
 from cassi.files.filters import read_masks
 from cassi.files.layout import displaced_down, image_size, is_found_camera, match_layout, sheared_masks, shifts_and_mask
 from cassi.files.opening import open_container
@@ -94,6 +94,10 @@ class OpenedMeasurement:
 
     def read(self, frames: int | slice | None = None) -> Measurement:
         """Read frames and their metadata; see `read_measurement`."""
+        with naming(self.entry.file.path):
+            return self._read(frames)
+
+    def _read(self, frames: int | slice | None) -> Measurement:
         known, notes, container = self.known, list(self.known.notes), self.entry.file
         raw, bad = bad_pixels_of(self.counts(frames), known.bad_pixels, frames, self.entry.declares_missing, notes)
         kind, levels = self.entry.dtype or raw.dtype, levels_of(self.entry, self.options.levels)
@@ -111,7 +115,8 @@ class OpenedMeasurement:
             notes.append(f"treated as bad: {counted(count, 'saturated pixel')}")
             bad = any_bad((full, bad))
         if bad is not None and bad.all():
-            raise InputError(f"{self.entry.where}: every detector pixel is marked bad or saturated")
+            what = "every detector pixel is marked bad or saturated; give their map or the saturation"
+            raise InputError(f"{self.entry.where}: {what}", cures=("bad_pixels", "saturation"))
         if not y.any():
             notes.append("the measurement is zero everywhere")
         m = replace(
@@ -133,8 +138,13 @@ class OpenedMeasurement:
 
 def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
     """Read everything in a measurement file except its frames; see `read_measurement`."""
+    with naming(Path(path), options.mask, options.bad_pixels, options.pattern, options.wavelengths):
+        return _open(open_container(Path(path)), options)
+
+
+def _open(container: Container, options: ReadOptions) -> OpenedMeasurement:
     notes: list[str] = []
-    container = open_container(Path(path))
+    path = container.path
     if options.key is None and container.is_result:
         raise InputError(
             f"{path}: this is a result, the cube of a reconstructed snapshot; view it, or give the snapshot",

@@ -88,7 +88,7 @@ def digits(values: np.ndarray) -> int:
     A few different numbers may be even by chance, so that their last digit counts as occurring.
     """
     if values.dtype.kind == "f":
-        if values.size == 0 or not (np.abs(values) < 2**53).all() or (values != np.rint(values)).any():
+        if values.size == 0 or not (np.abs(values) < np.float64(2**53)).all() or (values != np.rint(values)).any():
             return 0
         values = values.astype(np.int64)
     if values.dtype.kind not in "iu" or values.size == 0:
@@ -176,7 +176,7 @@ def mask_to_float32(values: np.ndarray, name: str) -> tuple[np.ndarray, str | No
     light = values[values > 0]
     usual = float(np.quantile(light[:: 1 + light.size // 10**6], 0.5, method="lower"))
     if highest > MASK_RANGE[1] * usual:
-        raise InputError(f"{name} holds {highest:g} where its usual value is {usual:g}: a damaged pixel?")
+        raise InputError(f"{name} holds {highest:g} where its usual value is {usual:g}; replace that damaged value")
     scaled, note = as_transmission(stored)
     if note is None and not MASK_RANGE[0] <= highest <= MASK_RANGE[1]:
         scaled, note = values / highest, f"mask: its values divided by their maximum {highest:g}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -225,10 +226,10 @@ def numbers(name: str, value: object) -> np.ndarray:
     """The numbers of a statement, which may be written as text, several in brackets."""
     several = isinstance(value, str) and re.fullmatch(r"\s*\[(.*)\]\s*", value)
     given = np.asarray(several[1].split(",") if several else value)
-    try:
-        found = given.astype(given.dtype if given.dtype.kind in "iuf" else float).reshape(-1)
-    except (TypeError, ValueError):
-        found = np.empty(0)
+    found = np.empty(0)
+    with suppress(TypeError, ValueError):
+        if given.dtype.kind != "c":
+            found = given.astype(given.dtype if given.dtype.kind in "iuf" else float).reshape(-1)
     if not found.size:
         raise InputError(f"the attribute '{name}' must be a number, got {one_line(value, 40)!r}")
     return found

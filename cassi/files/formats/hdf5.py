@@ -103,7 +103,7 @@ def _attributes(node: h5py.HLObject) -> dict[str, object]:
     held = 0
     for name in node.attrs:
         stored = node.attrs.get_id(name)
-        if stored.get_space().get_simple_extent_type() == h5py.h5s.NULL:
+        if stored.get_space().get_simple_extent_type() == h5py.h5s.NULL or 0 in stored.shape:
             continue
         if stored.dtype.kind == "O" and stored.shape and statement_of(name) != "axes":
             continue  # texts or references, which may all be one, stored once
