@@ -12,7 +12,7 @@ from torch import Tensor
 from cassi import CASSI
 from cassi.choice.adaptation import Adam, Adapt, Example, _random_strip, _simulate_snapshots
 from cassi.choice.chain import as_list, cost, default_stages, from_list, repeat_stages, run_chains
-from cassi.choice.mirrors import MIRRORS, Axes, Views
+from cassi.choice.mirrors import MIRRORS, Axes, Views, run_stage
 from cassi.choice.stages import Learned, NonLocal, Problem, Stage, State, Tv, Watch
 from cassi.evidence.held_out import Split
 from cassi.priors.learned import LearnedPrior
@@ -147,7 +147,9 @@ def test_views_are_the_mirrored_problems(case):
     by_hand = torch.stack([turned_by_hand(case, problem, start, stages, axes) for axes in MIRRORS])
     for count in (2, 4):
         chain = Tv(20), Views(count), *stages
-        batch = repeat_stages(A, y, problem, chain, Watch())
+        batch: State | None = None
+        for stage in chain:
+            batch = run_stage(stage, A, y, problem, batch, Watch())
         torch.testing.assert_close(batch.x, by_hand[:count], rtol=1e-4, atol=1e-5)
         state = repeat_stages(A, y, problem, (*chain, Views(1)), Watch())
         torch.testing.assert_close(state.x, by_hand[:count].mean(0), rtol=1e-4, atol=1e-5)
@@ -183,6 +185,24 @@ def test_views_are_judged_and_shown_as_one_cube(case, monkeypatch):
         refused(stage.run, case.shot.A, case.shot.y, case.problem, given, Watch(), error=ValueError)
     refused(Views, 3, error=ValueError)
     refused(Settings, views=3)
+
+
+@pytest.mark.parametrize("judged", [True, False, None])
+def test_a_run_that_is_stopped_among_views_ends_with_their_mean(case, judged):
+    """In a chain, judged or not, or a plan: the cube is one, and the stages that ran are a plan."""
+    A, y, chain = case.shot.A, case.shot.y, (Views(2), NonLocal(1.0, 14, None), NonLocal(0.5, 9), Views(1))
+    split, shown = Split.of(A, y, 0), list[int]()
+    watch = Watch(lambda record, z: shown.append(record.iteration) or len(shown) == 30)
+    if judged is None:
+        state = repeat_stages(A, y, case.problem, (Tv(20), *chain), watch)
+    else:
+        start = Tv(20).run(split.A_train, split.y_train, case.problem, None, watch)
+        verdict = split.verdict(start.x) if judged else None
+        state = run_chains(split, case.problem, start, (chain,), watch, verdict).state
+    assert len(shown) == 30 and watch.over
+    assert state.x.shape == case.state.x.shape and state.views == () and state.stages[-1] == Views(1)
+    again = repeat_stages(A, y, case.problem, state.stages, Watch())
+    assert again.x.shape == state.x.shape and again.stages == state.stages
 
 
 def test_best_adapts_where_there_is_a_network(case):

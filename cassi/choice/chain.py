@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cassi.choice.adaptation import Adapt
 from cassi.choice.guided import Guided
-from cassi.choice.mirrors import VIEWS, Views, in_views, run_stage
+from cassi.choice.mirrors import VIEWS, Views, end_views, in_views, run_stage
 from cassi.choice.stages import (
     PATCH,
     SHORT_ITERS,
@@ -171,7 +171,7 @@ def run_chains(
                 end = End(run_stage(stage, A, y, problem, end.state, watch), end.split)
             if chain[:k] in chains:
                 ends[chain[:k]] = end
-        return end
+        return End(end_views(A, y, problem, end.state, watch), end.split) if end.state.views else end
 
     if verdict is None:
         return Chosen(run(chains[0]).state if chains else start)
@@ -251,4 +251,4 @@ def repeat_stages(A: Camera, y: Tensor, problem: Problem, stages: Chain, watch: 
             break
     if state is None:
         raise ValueError("a plan needs at least one stage")
-    return state
+    return end_views(A, y, problem, state, watch)

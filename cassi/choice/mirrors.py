@@ -64,6 +64,11 @@ def run_stage(stage: Stage, A: Camera, y: Tensor, problem: Problem, state: State
     return stage.run(A, *in_views(y, problem, state), state, watch)
 
 
+def end_views(A: Camera, y: Tensor, problem: Problem, state: State, watch: Watch) -> State:
+    """The state with the mean of its views, if a run was stopped among them."""
+    return Views(1).run(A, y, problem, state, watch) if state.views else state
+
+
 def in_views(y: Tensor, problem: Problem, state: State | None) -> tuple[Tensor, Problem]:
     """The snapshot once for each view of a state, (N, ...), and the problem with priors that see them turned."""
     if state is None or not state.views:

@@ -134,12 +134,10 @@ class Outcome:
         if evidence is None:
             return values
         return values | {
+            **vars(evidence),
             "bases": [basis._asdict() for basis in evidence.bases],
             "trials": [trial._asdict() for trial in evidence.trials],
-            "held_out_error": evidence.held_out_error,
-            "held_out_pixels": evidence.held_out_pixels,
             "part": None if evidence.part is None else [[s.start, s.stop] for s in evidence.part],
-            "seed": evidence.seed,
         }
 
     def explain(self, *, verbose: bool = False, scale: float = 1.0) -> str:
@@ -149,21 +147,17 @@ class Outcome:
         if self.side is not None:
             words.append(self.side.message)
         if self.black_level:
-            source = (
-                "estimated from pixels that almost no light can reach" if self.black_level_estimated else "as given"
-            )
+            guess = "estimated from pixels that almost no light can reach"
+            source = guess if self.black_level_estimated else "as given"
             counts = "" if scale == 1 else f" ({self.black_level * scale:.4g} counts)"
             words.append(f"A black level of {self.black_level:.4g}{counts} was subtracted, {source}.")
         return " ".join(words)
 
 
 def _basis_in_words(name: str, components: int) -> str:
-    kind = name.rpartition("-")[0]
-    spectra = "spectrum" if components == 1 else "spectra"
-    return {
-        "scene": f"{components} {spectra} learned from the scene itself",
-        "narrow": f"{components} {spectra} learned from the scene itself with all bands free, for narrow-band light",
-    }.get(kind, f"{components} {spectra}")
+    learned = " learned from the scene itself" if name.startswith(("scene-", "narrow-")) else ""
+    free = " with all bands free, for narrow-band light" if name.startswith("narrow-") else ""
+    return f"{components} {'spectrum' if components == 1 else 'spectra'}{learned}{free}"
 
 
 def _in_short(outcome: Outcome) -> list[str]:
@@ -178,13 +172,10 @@ def _in_short(outcome: Outcome) -> list[str]:
         follows = f"{'all else ' if plan.is_learned and plan.replaced else ''}as the plan says"
         stopped = f", but the run {outcome.result.message}" if outcome.result.status == "stopped" else ""
         words = [f"{built}, {follows}{stopped}."]
-        if outcome.discrepancy is None:
-            return words
-        ratio = math.sqrt(outcome.discrepancy)
-        return [
-            *words,
-            f"The misfit is {ratio:.2g} times what the plan's noise explains; far above 1, the plan does not fit.",
-        ]
+        if outcome.discrepancy is not None:
+            times = f"{math.sqrt(outcome.discrepancy):.2g} times what the plan's noise explains"
+            words.append(f"The misfit is {times}; far above 1, the plan does not fit.")
+        return words
     where = "" if evidence.part is None else ", in a window of the frame"
     grade = "through that mask" if outcome.doubt else _grade(outcome, plan.noise, evidence.held_out_error)
     grade = f"but the run {outcome.result.message}" if outcome.result.status == "stopped" else grade

@@ -27,8 +27,8 @@ The way through, from the call to the arithmetic of a default run:
     share_out                  kernels/threads.py          runs `_subspace_step`, the loop over pixels, on all cores
 
 The prox of total variation is `tv_steps` (priors/tv.py, on a CPU kernels/cpu_tv.py), the pilot `explore_snapshot`
-(choice/automatic.py). The other stages are run by `run_chains` (choice/chain.py): `NonLocal.run` calls `subspace_tv`
-with another denoiser, `Learned.run` calls `unrolled`, whose data step is `_DataStep` and `_solve`
+(choice/automatic.py). The other stages are run by `run_chains` (choice/chain.py): `NonLocal.begin` calls
+`subspace_tv` with another denoiser, `Learned.run` calls `unrolled`, whose data step is `_DataStep` and `_solve`
 (solvers/unrolled.py), with `forward` and `adjoint` (kernels/shift_sum.py).
 """
 

@@ -27,28 +27,26 @@ class Turns:
     Attributes:
         most: frames of a turn.
         is_over: whether the run was interrupted; asked each iteration.
-        waiting: frames that nobody has taken; `queue` is held while the list changes, `turn` while frames are solved.
+        waiting: frames that nobody has taken; only who holds `turn` takes some, and solves them.
     """
 
     most: int
     is_over: Callable[[], bool] = bool
     waiting: list[tuple[Scene, Future[list[Outcome]]]] = field(default_factory=list)
-    queue: threading.Lock = field(default_factory=threading.Lock)
     turn: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, scene: Scene, settings: Settings, listener: Listener, start: float) -> list[Outcome]:
         if self.most == 1 or not pipeline.may_join(scene.A, settings):
             return pipeline.solve_frames(scene, settings, listener, start)
         mine = scene, Future[list[Outcome]]()
-        with self.queue:
-            self.waiting.append(mine)
+        self.waiting.append(mine)
         with self.turn:
             if not mine[1].done():  # not taken along by another, who is done with it
                 most = min(self.most, pipeline.most_together(scene.A, settings))  # what is free beside no other turn
-                with self.queue:
-                    others = [entry for entry in self.waiting if entry is not mine and share_camera(entry[0], scene)]
-                    taken = [mine, *others[: most - 1]]
-                    self.waiting = [entry for entry in self.waiting if entry not in taken]
+                others = [entry for entry in self.waiting if entry is not mine and share_camera(entry[0], scene)]
+                taken = [mine, *others[: most - 1]]
+                for entry in taken:
+                    self.waiting.remove(entry)
                 self._solve(taken, settings)
         return mine[1].result()
 
