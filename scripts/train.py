@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import signal
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -160,7 +159,7 @@ def main(arguments: list[str] | None = None) -> int:
             "train: error: interrupted; the same command resumes from the last checkpoint, if there is one",
             file=sys.stderr,
         )
-        return 130 if isinstance(left, KeyboardInterrupt) else 128 + signal.SIGTERM
+        return 130 if isinstance(left, KeyboardInterrupt) else int(left.code or 0)  # of the signal
     except FileNotFoundError as error:
         print(f"train: error: {error}", file=sys.stderr)
         return 2

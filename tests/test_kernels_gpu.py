@@ -50,7 +50,7 @@ SIZES = [
     Size((), 1, 1, (0,)), Size((), 3, 5, (0, 2, 4)), Size((2,), 1, 7, (5, 0, 1), per_band=True),
     Size((2, 2), 5, 1, (0, -3), weighted=True), Size((), 9, 65, (0, 1, 2), per_band=True, weighted=True),
     Size((1,), 8, 64, (-1, -1, 4, 2)), Size((), 2, 257, (0, 2, 4), weighted=True),
-    Size((2,), 5, 31, (4, 2, 0), per_band=True), Size((), 2, 530, (3, 0, 511), weighted=True), Size((), 17, 129, (7,)),
+    Size((), 2, 530, (3, 0, 511), weighted=True), Size((), 17, 129, (7,)),
 ]  # fmt: skip
 
 
@@ -125,7 +125,7 @@ def assert_near(found: Iterable[Tensor], expected: Iterable[Tensor], scaled: boo
         torch.testing.assert_close(got / scale, want / scale, **tolerance(want.dtype))
 
 
-CASES = [(size, torch.float32) for size in SIZES] + [(SIZES[k], torch.float64) for k in (1, 2, 3, 5)]
+CASES = [(size, torch.float32) for size in SIZES] + [(SIZES[k], torch.float64) for k in (2, 5)]
 
 
 def cut(height: int, width: int) -> pytest.MarkDecorator:

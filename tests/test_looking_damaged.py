@@ -5,6 +5,7 @@ import json
 import h5py
 import numpy as np
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from cassi.cli.main import main
 from cassi.errors import InputError, parse_json
@@ -60,16 +61,15 @@ def shows_or_names(path):
     json.dumps(read_record(path))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_any_attribute_may_be_damaged(tmp_path, name):
-    for value in VALUES:
-        shows_or_names(write(tmp_path / "c.h5", {name: value}))
+BROKEN = [({name: value}, {}) for name in NAMES for value in VALUES]
+BROKEN += [({}, {name: values}) for name, several in ARRAYS.items() for values in several]
 
 
-@pytest.mark.parametrize("name", ARRAYS)
-def test_any_array_may_be_damaged(tmp_path, name):
-    for values in ARRAYS[name]:
-        shows_or_names(write(tmp_path / "c.h5", **{name: values}))
+@given(damage=st.sampled_from(BROKEN))
+@settings(max_examples=100)
+def test_any_attribute_or_array_may_be_damaged(tmp_path, damage):
+    attributes, arrays = damage
+    shows_or_names(write(tmp_path / "c.h5", attributes, **arrays))
 
 
 def test_a_damaged_result_is_named_and_left_out_of_the_index(tmp_path, capsys):

@@ -172,20 +172,6 @@ def test_light_is_told_from_pictures(seed):
     assert unevenness(np.where(disc, red, 1) * light)[1] > 1.5 * MAX_COLORED
 
 
-def test_board_and_exposure_are_settings(bench, tmp_path):
-    """A number, one that was typed, and the name of a table; without a reference they are refused."""
-    A, rho, light = bench
-    nm = np.linspace(450, 650, C)
-    scene, white = (Measurement(A.forward(x).numpy(), A.mask.numpy(), A.shifts, nm) for x in (rho * light, light))
-    how = {"solver": "gap-tv", "num_iters": 5, "camera": "as-given", "white": white}
-    plain = cassi.reconstruct(scene, **how).cube
-    (tmp_path / "board.csv").write_text("nm;R\n300;0,5\n800;0,5\n")
-    for board, value in ((0.9, 0.9), ("0.8", 0.8), (tmp_path / "board.csv", 0.5)):
-        found = cassi.reconstruct(scene, **how, white_reflectance=board, exposure_ratio=2.0).cube
-        torch.testing.assert_close(found, plain * value / 2)
-    refused(cassi.reconstruct, scene, white_reflectance=0.9)
-
-
 def test_the_methods_state_white_reference_and_dark_frame(bench, tmp_path):
     """In memory as in the file; and neither where there is none."""
     A, rho, light = bench

@@ -27,10 +27,8 @@ def chance(seed: int = 0) -> Chance:
     return Chance(seed, CPU)
 
 
-@pytest.fixture(scope="module", name="data")
-def made_up(tmp_path_factory) -> Path:
+def make_data(folder: Path) -> Path:
     """Photographs and spectra, and two cubes of smooth blobs, as measured ones are stored."""
-    folder = tmp_path_factory.mktemp("data")
     rng, t = np.random.default_rng(0), np.linspace(0, 1, 31)[:, None, None]
     (folder / "free" / "photographs").mkdir(parents=True)
     for k in range(3):
@@ -47,6 +45,11 @@ def made_up(tmp_path_factory) -> Path:
         cube = maps[0] * np.exp(-((t - 0.3) ** 2) / 0.1) + maps[1] * t
         write_h5(folder / "cave_train" / f"{name}.h5", cube_sqrt=(255 * np.sqrt(cube / cube.max())).astype(np.uint8))
     return folder
+
+
+@pytest.fixture(scope="module", name="data")
+def made_up(tmp_path_factory) -> Path:
+    return make_data(tmp_path_factory.mktemp("data"))
 
 
 @functools.cache

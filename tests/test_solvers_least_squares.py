@@ -1,6 +1,5 @@
 """Least squares by closed form, conjugate gradients, scipy and dense matrices; no recorded numbers."""
 
-import itertools
 import math
 
 import numpy as np
@@ -45,25 +44,6 @@ def test_snapshots_that_contradict_each_other_are_fitted_as_well_as_can_be():
     assert found.status == "converged"
     np.testing.assert_allclose(found.x.numpy().ravel(), expected, atol=1e-9)
     assert len(least_squares(Plain(A), y[0], damping=0.1, tol=1e-10).history) == 1, "preconditioned, one step does"
-
-
-def test_least_squares_of_a_batch():
-    A, _ = camera(kind="dark-column")
-    y = torch.stack([noisy(A, s) for s in range(4)]).reshape(2, 2, *A.measurement_shape)
-    closed = least_squares(A, y, damping=0.1).x
-    iterated = least_squares(Plain(A), y, damping=0.1, num_iters=300, tol=1e-12).x
-    for index in np.ndindex(2, 2):
-        torch.testing.assert_close(closed[index], least_squares(A, y[index], damping=0.1).x, rtol=0, atol=1e-14)
-        torch.testing.assert_close(iterated[index], closed[index], rtol=0, atol=1e-10)
-
-
-def test_least_squares_ignores_left_out_pixels():
-    A, phi = camera(kind="dark-column", weighted=True)
-    y = noisy(A)
-    spoiled = torch.where(torch.as_tensor((phi == 0).all(axis=1).reshape(A.measurement_shape)), 1e6, y)
-    for damping, operator in itertools.product((0.0, 0.1), (A, Plain(A))):
-        found, expected = (least_squares(operator, z, damping=damping, tol=1e-12).x for z in (spoiled, y))
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("damping", [0.0, 0.1])
