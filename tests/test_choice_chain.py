@@ -21,22 +21,24 @@ from cassi.settings import Settings
 
 
 @dataclass(frozen=True)
-class Black(Stage):
-    """A stage that ends with a black cube."""
+class Faded(Stage):
+    """A stage that makes the cube darker, and so worse, black, or leaves it as it is."""
 
-    name = words = "black"
+    factor: float
+
+    name = words = "faded"
     cost = 1.0
 
     def run(self, A, y, problem, state, watch) -> State:
         record = Record(1, 0.0, 1.0, 1.0)
-        return state.followed_by(Result(torch.zeros_like(state.x), (record,), "finished"), state.run, self)
+        return state.followed_by(Result(self.factor * state.x, (record,), "finished"), state.run, self)
 
 
 def test_the_first_chain_that_passes_is_taken_and_none_after_it(shot):
-    hopeless, good = Black(), Tv(5)
+    hopeless, good = Faded(0.0), Tv(5)
     state, _, trials = gone_on(shot.split, shot.problem, Tv(20), [(hopeless,), (good,), (Tv(7),)])
     assert state.stages == (Tv(20), good) and len(state.history) == 25
-    assert [t.prior for t in trials] == ["total variation", "black", "total variation"]
+    assert [t.prior for t in trials] == ["total variation", "faded", "total variation"]
     assert [t.accepted for t in trials] == [True, False, True]
     assert trials[-1].held_out_error == pytest.approx(shot.split.error(state.x.clamp(min=0)))
     state, _, trials = gone_on(shot.split, shot.problem, Tv(20), [(hopeless,)], judged=False)
@@ -60,17 +62,6 @@ def test_a_plan_repeats_its_stages(shot):
     assert [r.iteration for r in again.history] == list(range(1, 14))
 
 
-@dataclass(frozen=True)
-class Given(Stage):
-    """A stage that leaves the cube as it is."""
-
-    name = words = "given"
-    cost = 1.0
-
-    def run(self, A, y, problem, state, watch) -> State:
-        return replace(state, stages=(*state.stages, self))
-
-
 @pytest.mark.parametrize(("judged", "when"), [(True, 1), (True, 12), (False, 1), (False, 10), (False, 12), (False, 13)])
 def test_a_monitor_stops_the_loop(shot, judged, when):
     seen = []
@@ -84,23 +75,9 @@ def test_a_monitor_stops_the_loop(shot, judged, when):
 def test_a_chain_that_begins_like_one_that_was_refused_is_not_run_again(shot):
     seen, good = [], (NonLocal(0.3, 2), NonLocal(0.3, 3))
     watch = Watch(lambda record, z: seen.append(record))
-    state, _, trials = gone_on(shot.split, shot.problem, Tv(10), [(*good, Black()), good], watch)
+    state, _, trials = gone_on(shot.split, shot.problem, Tv(10), [(*good, Faded(0.0)), good], watch)
     assert state.stages == (Tv(10), *good) and len(seen) == 15
     assert [trial.accepted for trial in trials] == [True, False, True]
-
-
-@dataclass(frozen=True)
-class Faded(Stage):
-    """A stage that makes a cube somewhat worse."""
-
-    factor: float
-
-    name = words = "faded"
-    cost = 1.0
-
-    def run(self, A, y, problem, state, watch) -> State:
-        record = Record(1, 0.0, 1.0, 1.0)
-        return state.followed_by(Result(self.factor * state.x, (record,), "finished"), state.run, self)
 
 
 def test_what_goes_on_from_a_chain_must_not_be_worse_than_its_cube():
@@ -148,9 +125,9 @@ def test_texture_that_brightness_does_not_show_goes_where_held_out_pixels_agree(
         e = noise * torch.randn(z.shape, generator=generator)
         e[0] = 0
         start = State(x + synthesise(e, B), history=(Record(1, 0.0, 0.0, 0.0),))
-        made = [(Given(),)]
+        made = [(Faded(1.0),)]
         state, _, (*_, trial) = run_chains(split, shot.problem, start, made, Watch(), split.verdict(start.x), Guided())
-        assert trial.accepted == accepted == (state.stages == (Given(), Guided()))
+        assert trial.accepted == accepted == (state.stages == (Faded(1.0), Guided()))
         assert not accepted or (state.x - x).norm() < 0.5 * synthesise(e, B).norm()
     refused(run, Guided(), shot, error=ValueError)
     one = replace(shot.problem, basis=B[:1])

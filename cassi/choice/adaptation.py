@@ -159,13 +159,6 @@ class Adam:
                 w.grad = None
 
 
-def make_example(x: Tensor, A: Camera, y: Tensor, variance: Tensor, truth: Tensor, B: Tensor, turn: int = 0) -> Example:
-    """An example that starts from a cube x, without the part outside the network's basis, which it leaves unchanged."""
-    start = analyse(x, B)
-    rest = x - synthesise(start, B)
-    return Example(y - A.forward(rest), variance, start, truth - rest, turn)
-
-
 def shift_over_mask(t: Tensor, s: int, *, back: bool = False) -> Tensor:
     """T_s: rows turned upside down, rolled by a third, or both, as light moves along rows only; `back`: its inverse."""
     axes, turn = ([-2] if s % 2 == 0 else []), s * t.shape[-2] // NUM_SNAPSHOTS
@@ -173,14 +166,9 @@ def shift_over_mask(t: Tensor, s: int, *, back: bool = False) -> Tensor:
 
 
 def _simulate_snapshots(
-    A: Camera,
-    y: Tensor,
-    problem: Problem,
-    x: Tensor,
-    stages: Sequence[Stage],
-    watch: Watch,
+    A: Camera, y: Tensor, problem: Problem, x: Tensor, stages: Sequence[Stage], watch: Watch,
     should_stop: Callable[[], bool],
-) -> Iterator[Example]:
+) -> Iterator[Example]:  # fmt: skip
     """Simulate snapshots of a cube, each with two examples: where the two networks of the default solver start."""
     B = problem.smooth.to(y)
     variance = torch.as_tensor(problem.variance, dtype=y.dtype, device=y.device).expand(y.shape)
@@ -190,17 +178,17 @@ def _simulate_snapshots(
         noise = shifted.sqrt() * torch.randn(y.shape, dtype=torch.float32, generator=generator).to(y)
         light = A.forward(truth)
         snapshot = torch.where(A.majorizer() > 0, light + noise, 0)
-        here, inner = (
-            replace(problem, variance=shifted),
-            Watch(lambda record, z: should_stop(), deadline=watch.deadline),
-        )
+        here = replace(problem, variance=shifted)
+        inner = Watch(lambda record, z: should_stop(), deadline=watch.deadline)
         state: State | None = None
         for stage, following in zip(stages, (*stages[1:], Learned(turn=1)), strict=True):
             state = stage.run(A, snapshot, here, state, inner)
             if watch.spend(stage.cost) or watch.over:
                 return
             if isinstance(following, Learned):
-                yield make_example(state.x, A, snapshot, shifted, truth, B, following.turn)
+                start = analyse(state.x, B)
+                rest = state.x - synthesise(start, B)  # which a network leaves unchanged
+                yield Example(snapshot - A.forward(rest), shifted, start, truth - rest, following.turn)
 
 
 def _random_strip(A: Camera, e: Example, generator: torch.Generator) -> tuple[Camera, Example]:

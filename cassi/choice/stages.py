@@ -101,7 +101,7 @@ class State:
     """The state between two stages.
 
     Attributes:
-        x: the cube (C, H, W).
+        x: the cube (C, H, W), or a batch of them, of several views or frames.
         run: the state of subspace TV at its end.
         history: all records so far.
         stage_starts: the number of each stage's first record, and its name.
