@@ -152,7 +152,8 @@ def run_chains(
     Args:
         start, verdict: the state to start from, and the judge's verdict on its cube; None: the first chain is taken.
         chains: in order of preference.
-        last: a stage whose cube is taken if it is not worse than that of an accepted chain.
+        last: a stage that follows an accepted chain, if one ends with more than total variation; its cube is taken if
+            it is not worse.
     """
     A, y = split.A_train, split.y_train
     watch.expected = watch.spent + max(map(cost, chains), default=0.0)
@@ -175,7 +176,7 @@ def run_chains(
 
     if verdict is None:
         return Chosen(run(chains[0]).state if chains else start)
-    best, best_verdict, trials = start, None, list[ChainTrial]()
+    trials = list[ChainTrial]()
     for chain in chains:
         try:
             new, fair, known = run(chain)
@@ -196,7 +197,9 @@ def run_chains(
         if accepted:
             best, best_verdict = new, judged
             break
-    if last is not None and best_verdict is not None and not watch.over and not isinstance(best.stages[-1], Tv):
+    else:
+        best, best_verdict = start, verdict
+    if last is not None and best is not start and not watch.over and not isinstance(best.stages[-1], Tv):
         new = last.run(A, y, problem, best, watch)
         judged = split.verdict(new.x, imprint=False)
         accepted = not_worse(judged, best_verdict)
@@ -204,7 +207,7 @@ def run_chains(
         if accepted:
             best, best_verdict = new, judged
     first = ChainTrial(_names(start.stages), verdict.error, verdict.imprint, True)
-    return Chosen(best, best_verdict or verdict, (first, *trials))
+    return Chosen(best, best_verdict, (first, *trials))
 
 
 def choose_strength(
@@ -212,8 +215,8 @@ def choose_strength(
 ) -> End:
     """Run a non-local prior with the strength whose cube predicts held-out pixels best.
 
-    The run with the first strength goes to its end. The others continue from there, each as long as cubes are worth it,
-    and a strength that replaces the first is run on: it settles.
+    The run with the first strength goes to its end. Weaker ones, or else a stronger one, continue from there as long as
+    each cube is worth it (`is_worth_it`), and the one that replaces the first is run on: it settles.
     """
     first, resume = stage.begin(A, *in_views(y, problem, state), state, watch, STRENGTHS[0])
     split = split.fair_to(first.mean)
