@@ -48,8 +48,9 @@ class Counts:
             return to_float32(values, name), saturated
         # a single float32 array: 16-bit counts are exact in float32
         wide = np.float32 if values.dtype.itemsize <= 2 else np.float64
-        scaled = np.subtract(values, self.black, dtype=wide)
-        scaled /= self.scale
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused
+            scaled = np.subtract(values, self.black, dtype=wide)
+            scaled /= self.scale
         return to_float32(scaled, name), saturated
 
 

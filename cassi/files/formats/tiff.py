@@ -161,7 +161,7 @@ def _check(path: Path, page: Any) -> None:
     if int(page.compression) not in KNOWN_COMPRESSION:
         raise InputError(f"{path}: TIFF compression {page.compression!r} is not read; save it plain or with deflate")
     if page.dtype is None:
-        raise InputError(f"{path}: TIFF of an unknown number type")
+        raise InputError(f"{path}: TIFF of an unknown number type; save it as integers or floats of 64 bits at most")
     if colors == 0:
         raise InputError(f"{path}: a TIFF in which 0 is white, expected 0 to be dark; save it as min-is-black")
     if colors != 1 or set(page.extrasamples) & ALPHA:
