@@ -309,7 +309,7 @@ def killed_once(root: Path, name: str, whole: dict[str, str], old: dict[str, str
     assert all(path.stat().st_mtime_ns == stamp for path, stamp in finished.items()), "what was finished is made again"
 
 
-SHORT = {"simulate": ("HUP", "INT"), "sequence": ("KILL",), "refine": ("KILL",)}
+SHORT = {"simulate": ("HUP", "INT"), "sequence": ("KILL",), "refine": ("KILL",), "batch": ("KILL",)}
 
 
 @pytest.mark.parametrize(

@@ -1,60 +1,14 @@
-"""The blurred camera against a dense matrix made by loops, CASSI, dot tests, autograd and direct solves."""
+"""The blurred camera: what is its alone; `test_optics_contract.py` has the rest."""
 
 import math
 
 import pytest
 import torch
-from cases import random
 from messages import refused
-from oracle import matrix as dense
 
 from cassi import admm_tv, gap_tv
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.psf import gaussian_psf
-
-
-def uneven(*shape):
-    return random(*shape, seed=9).abs() + 0.05
-
-
-CASES = {
-    "whole shifts": {"shifts": (0, 2, 4)},
-    "half pixels": {"shifts": (0.0, 1.5, 3.0)},
-    "to the left, uneven": {"shifts": (2.3, -0.7, -4.1)},
-    "blur along": {"shifts": (0.0, 1.7, 3.4), "psf": gaussian_psf(0.6)},
-    "even width": {"shifts": (0.0, 1.7, 3.4), "psf": uneven(4)},
-    "wider than the image": {"shifts": (0.0, 0.4, 1.0), "psf": uneven(15)},
-    "one function per band": {"shifts": (0.0, 1.7, 3.4), "psf": uneven(3, 5)},
-    "one a band, to the left": {"shifts": (3.2, 1.7, 0.0), "psf": uneven(3, 4)},
-    "wide, a band": {"shifts": (0.0, 1.0, 2.5), "psf": uneven(3, 31)},
-    "weights": {
-        "shifts": (0.0, 1.25, 2.5), "psf": uneven(3), "weights": torch.linspace(0, 1, 5 * 9).view(5, 9).double(),
-    },
-    "one band": {"shifts": (0.6,), "psf": uneven(3)},
-    "a single tap": {"shifts": (0, 2, 4), "psf": torch.tensor([3.0]).double()},
-    "a displaced point": {"shifts": (0, 1, 2), "psf": torch.tensor([0.0, 0.0, 1.0]).double()},
-}  # fmt: skip
-
-
-@pytest.fixture(params=CASES)
-def case(request):
-    return CASES[request.param]
-
-
-def masks(case):
-    return (random(5, 6).abs() > 0.6).double(), random(len(case["shifts"]), 5, 6, seed=3)
-
-
-def test_forward_and_adjoint_equal_the_dense_matrix(case):
-    for mask in masks(case):
-        A, phi = BlurredCASSI(mask, **case), torch.from_numpy(dense(mask, **case))
-        x, y = random(*A.cube_shape), random(*A.measurement_shape, seed=1)
-        torch.testing.assert_close(A.forward(x).flatten(), phi @ x.flatten(), rtol=0, atol=1e-12)
-        torch.testing.assert_close(A.adjoint(y).flatten(), phi.T @ y.flatten(), rtol=0, atol=1e-12)
-        torch.testing.assert_close(A.gram_diag().flatten(), (phi @ phi.T).diagonal(), rtol=0, atol=1e-12)
-    mask, check = masks(case)[0].requires_grad_(), torch.autograd.gradcheck
-    assert check(lambda m: BlurredCASSI(m, **case).forward(x), (mask,), fast_mode=True)
-    assert check(lambda m: BlurredCASSI(m, **case).adjoint(y), (mask,), fast_mode=True)
 
 
 def test_where_the_light_goes_by_hand():

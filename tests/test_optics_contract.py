@@ -109,6 +109,13 @@ def blurred(**changes: object) -> BlurredCASSI:
     return BlurredCASSI(random(4, 5, seed=8).abs() + 0.5, **parts)
 
 
+def uneven(*shape: int) -> Tensor:
+    """A blur that can be undone: most of the light goes through one tap."""
+    psf = random(*shape, seed=9).abs() / shape[-1]
+    psf[..., shape[-1] // 2] += 2
+    return psf
+
+
 W = row_weights(4, 7)
 CAMERAS: dict[str, Callable[[], Case]] = {
     "single disperser": lambda: of(CASSI(masks(4, 5), (0, 1, 2))),
@@ -124,6 +131,10 @@ CAMERAS: dict[str, Callable[[], Case]] = {
         BlurredCASSI(random(4, 5), (0.0, 1.7, 3.4), psf=random(3, 2).abs() + torch.tensor([0.0, 3.0]), **TIGHT)
     ),
     "blur, whole shifts": lambda: of(blurred(shifts=(0, 1, 2))),
+    "blur of even width, to the left": lambda: of(blurred(shifts=(2.3, -0.7, -4.1), psf=uneven(4))),
+    "blur wider than the picture": lambda: of(blurred(shifts=(0.0, 0.4, 1.0), psf=uneven(15))),
+    "blur per band, wide": lambda: of(blurred(shifts=(3.2, 1.7, 0.0), psf=uneven(3, 31))),
+    "blur, one band": lambda: of(blurred(shifts=(0.6,), psf=uneven(3))),
     "double disperser": lambda: double(masks(4, 9), (0, 2, 4)),
     "double disperser, binary, to the left": lambda: double(binary(3, 8), (0, -1, -2, -3)),
     "double disperser, mask per band": lambda: double(masks(3, 4, 7), (0, 1, 3)),
@@ -406,7 +417,13 @@ def test_transforms_of_torch_func(case):
     assert torch.autograd.gradcheck(lambda x, y: A.prox(x, y, 0.3), (x, y), fast_mode=True, atol=1e-4)
 
 
-@pytest.mark.parametrize("camera", [partial(CASSI, shifts=(0, 2, 1)), partial(BlurredCASSI, shifts=(0.0, 1.7, 2.5))])
+@pytest.mark.parametrize(
+    "camera",
+    [
+        partial(CASSI, shifts=(0, 2, 1)), partial(BlurredCASSI, shifts=(0.0, 1.7, 2.5)),
+        partial(BlurredCASSI, shifts=(3.2, 1.7, 0.0), psf=uneven(3, 4)),
+    ],
+)  # fmt: skip
 def test_transforms_of_torch_func_over_the_mask(camera):
     """d(Phi(m) x) / dm is linear in m: Phi(dm) x."""
     x, m, dm = random(3, 4, 5, seed=1), masks(4, 5), random(2, 4, 5, seed=2)

@@ -1,11 +1,7 @@
 """Many snapshots: nothing finished is lost or done again, nothing half written is ever seen, whatever happens."""
 
 import json
-import os
-import sys
-import time
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 
 import h5py
@@ -222,31 +218,3 @@ def test_integer_frames_share_one_scale(folder):
     assert main(command(folder, "--iterations", 30, "--quiet")) == 0
     out = folder.with_name("in_cubes")
     assert 9 < (cube_of(out, "frame0").mean() / cube_of(out, "frame1").mean()) < 11
-
-
-@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
-def test_killed_again_and_again_it_finishes_and_loses_nothing(folder, tmp_path):
-    out = tmp_path / "out"
-    forks = get_context("fork")  # processes that need not import torch first, which takes seconds
-    argv = command(folder, "--iterations", 500, "--output", out, "--batch", 1, "--quiet")
-    for finished in (1, 3):
-        killed = forks.Process(target=lambda: sys.exit(main(argv)))
-        killed.start()
-        while killed.is_alive() and len(times(out)) < finished:
-            time.sleep(0.002)
-        killed.kill()
-        killed.join()
-        for path in out.glob("*_cube.h5"):  # every file that is there is whole
-            with h5py.File(path) as file:
-                assert np.isfinite(file["cube"][:]).all()
-    before = times(out)
-    assert len(before) >= 3
-    last = forks.Process(target=lambda: sys.exit(main(argv)))
-    last.start()
-    last.join()
-    after = times(out)
-    assert last.exitcode == 0 and len(after) == N and before.items() <= after.items()
-    assert not list(out.glob(".*.part"))
-    solve = partial(reconstruct, solver="gap-tv", num_iters=500)
-    for k, y in enumerate(snapshots()):
-        np.testing.assert_array_equal(cube_of(out, f"frame{k}"), solve(y, MASK, num_bands=C).cube.numpy())
