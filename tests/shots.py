@@ -9,7 +9,7 @@ from test_priors_learned import stirred
 
 from cassi import CASSI
 from cassi.choice.automatic import reconstruct_auto
-from cassi.choice.chain import Chain, Chosen, run_chains
+from cassi.choice.chain import Chain, ChainTrial, Judged, run_chains
 from cassi.choice.stages import Problem, State, Tv, Watch
 from cassi.evidence.held_out import Split
 from cassi.optics.detector import brightness
@@ -39,7 +39,7 @@ class Shot:
 
 def gone_on(
     split: Split, problem: Problem, first: Tv, chains: list[Chain], watch: Watch | None = None, judged: bool = True
-) -> Chosen:
+) -> tuple[Judged, tuple[ChainTrial, ...]]:
     """Total variation and what follows it."""
     watch = watch or Watch()
     state = first.run(split.A_train, split.y_train, problem, None, watch)

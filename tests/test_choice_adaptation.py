@@ -176,11 +176,11 @@ def test_views_are_judged_and_shown_as_one_cube(case, monkeypatch):
     judge = Split.verdict
     monkeypatch.setattr(Split, "verdict", lambda self, x, **how: judged.append(x.shape) or judge(self, x, **how))
     chain = Views(2), NonLocal(1.0, 14, None), Views(1)
-    state, _, trials = run_chains(split, case.problem, start, (chain,), watch, verdict)
+    (state, *_), trials = run_chains(split, case.problem, start, (chain,), watch, verdict)
     assert {*shown} == {start.run.z.shape} and {*judged} == {start.x.shape} and len(judged) > 2
     assert state.x.shape == start.x.shape and trials[-1].prior.startswith("2 views, non-local")
     late = Watch(deadline=0.0)
-    assert run_chains(split, case.problem, start, (chain,), late, verdict)[0] is start
+    assert run_chains(split, case.problem, start, (chain,), late, verdict)[0].state is start
     for stage, given in ((Views(2), None), (Views(1), start), (NonLocal(1.0, 2), State(case.shot.y))):
         refused(stage.run, case.shot.A, case.shot.y, case.problem, given, Watch(), error=ValueError)
     refused(Views, 3, error=ValueError)
@@ -198,7 +198,7 @@ def test_a_run_that_is_stopped_among_views_ends_with_their_mean(case, judged):
     else:
         start = Tv(20).run(split.A_train, split.y_train, case.problem, None, watch)
         verdict = split.verdict(start.x) if judged else None
-        state = run_chains(split, case.problem, start, (chain,), watch, verdict).state
+        state = run_chains(split, case.problem, start, (chain,), watch, verdict)[0].state
     assert len(shown) == 30 and watch.over
     assert state.x.shape == case.state.x.shape and state.views == () and state.stages[-1] == Views(1)
     again = repeat_stages(A, y, case.problem, state.stages, Watch())

@@ -36,19 +36,19 @@ class Faded(Stage):
 
 def test_the_first_chain_that_passes_is_taken_and_none_after_it(shot):
     hopeless, good = Faded(0.0), Tv(5)
-    state, _, trials = gone_on(shot.split, shot.problem, Tv(20), [(hopeless,), (good,), (Tv(7),)])
+    (state, *_), trials = gone_on(shot.split, shot.problem, Tv(20), [(hopeless,), (good,), (Tv(7),)])
     assert state.stages == (Tv(20), good) and len(state.history) == 25
     assert [t.prior for t in trials] == ["total variation", "faded", "total variation"]
     assert [t.accepted for t in trials] == [True, False, True]
     assert trials[-1].held_out_error == pytest.approx(shot.split.error(state.x.clamp(min=0)))
-    state, _, trials = gone_on(shot.split, shot.problem, Tv(20), [(hopeless,)], judged=False)
+    (state, *_), trials = gone_on(shot.split, shot.problem, Tv(20), [(hopeless,)], judged=False)
     assert state.stages == (Tv(20), hopeless) and trials == (), "without a judge the first is taken"
 
 
 def test_no_stage_sees_the_held_out_pixels(shot):
     other = replace(shot.split, y=torch.where(shot.split.held, 7.0, shot.split.y))
     chains = [(NonLocal(0.3, 2),)]
-    one, two = (gone_on(split, shot.problem, Tv(10), chains, judged=False)[0].x for split in (shot.split, other))
+    one, two = (gone_on(split, shot.problem, Tv(10), chains, judged=False)[0].state.x for split in (shot.split, other))
     torch.testing.assert_close(one, two)
 
 
@@ -66,7 +66,9 @@ def test_a_plan_repeats_its_stages(shot):
 def test_a_monitor_stops_the_loop(shot, judged, when):
     seen = []
     watch = Watch(lambda r, z: seen.append(r.iteration) or len(seen) == when)
-    state, *_ = gone_on(shot.split, with_network(shot), Tv(10), [(NonLocal(0.3, 2), Learned())], watch, judged=judged)
+    (state, *_), _ = gone_on(
+        shot.split, with_network(shot), Tv(10), [(NonLocal(0.3, 2), Learned())], watch, judged=judged
+    )
     assert seen == list(range(1, when + 1)) and watch.over and len(state.history) == when
     assert len(state.stages) == 1 + (when > 10) + (when > 12)  # those that ran
     assert bool(torch.isfinite(state.x).all())
@@ -75,7 +77,7 @@ def test_a_monitor_stops_the_loop(shot, judged, when):
 def test_a_chain_that_begins_like_one_that_was_refused_is_not_run_again(shot):
     seen, good = [], (NonLocal(0.3, 2), NonLocal(0.3, 3))
     watch = Watch(lambda record, z: seen.append(record))
-    state, _, trials = gone_on(shot.split, shot.problem, Tv(10), [(*good, Faded(0.0)), good], watch)
+    (state, *_), trials = gone_on(shot.split, shot.problem, Tv(10), [(*good, Faded(0.0)), good], watch)
     assert state.stages == (Tv(10), *good) and len(seen) == 15
     assert [trial.accepted for trial in trials] == [True, False, True]
 
@@ -84,7 +86,7 @@ def test_what_goes_on_from_a_chain_must_not_be_worse_than_its_cube():
     """It may be better than total variation and yet worse than the cube it began with, which is kept."""
     seen, good, shot = [], (NonLocal(0.3, 12),), Shot(48, parts=3, mode="bilinear")
     chains = [(*good, Faded(0.95)), (*good, Faded(1.0001)), good]
-    state, _, trials = gone_on(shot.split, shot.problem, Tv(1), chains, Watch(lambda record, z: seen.append(record)))
+    (state, *_), trials = gone_on(shot.split, shot.problem, Tv(1), chains, Watch(lambda record, z: seen.append(record)))
     assert trials[1].held_out_error < 0.3 * trials[0].held_out_error, "better than total variation"
     assert [trial.accepted for trial in trials] == [True, False, True]
     assert state.stages == (Tv(1), *good, Faded(1.0001)), "as good, but for chance"
@@ -97,7 +99,7 @@ def test_a_stage_is_not_begun_without_time_for_it_and_the_deadline_ends_it(shot)
     watch = Watch(spent=10.0, seconds=1e-6, deadline=time.perf_counter() + 1e4)
     assert watch.affords(NonLocal(0.3, 2), State(shot.y)) and not watch.over
     watch = Watch(deadline=0.0)
-    state, *_ = gone_on(shot.split, shot.problem, Tv(50), [(NonLocal(0.3, 3),)], watch)
+    (state, *_), _ = gone_on(shot.split, shot.problem, Tv(50), [(NonLocal(0.3, 3),)], watch)
     assert watch.over and len(state.history) == 1 and state.stages == (Tv(50),)
 
 
@@ -126,7 +128,9 @@ def test_texture_that_brightness_does_not_show_goes_where_held_out_pixels_agree(
         e[0] = 0
         start = State(x + synthesise(e, B), history=(Record(1, 0.0, 0.0, 0.0),))
         made = [(Faded(1.0),)]
-        state, _, (*_, trial) = run_chains(split, shot.problem, start, made, Watch(), split.verdict(start.x), Guided())
+        (state, *_), (*_, trial) = run_chains(
+            split, shot.problem, start, made, Watch(), split.verdict(start.x), Guided()
+        )
         assert trial.accepted == accepted == (state.stages == (Faded(1.0), Guided()))
         assert not accepted or (state.x - x).norm() < 0.5 * synthesise(e, B).norm()
     refused(run, Guided(), shot, error=ValueError)

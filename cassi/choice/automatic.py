@@ -197,12 +197,10 @@ def run_stages(
     split = split.knowing(plan.noise.variance(split.y))  # from here on errors of the mask are integrated out
     verdict = split.verdict(state.x) if judged else None
     last = None if settings.quality == "fast" else Guided()
-    state, verdict, trials = run_chains(split, problem, state, () if watch.over else chains, watch, verdict, last)
-    if verdict is None:
-        error, pixels = split.error(state.x.clamp(min=0)), len(split.indices)
-    else:
-        error, pixels = verdict.error, len(verdict.squared)
-    evidence = Evidence(bases, trials, error, pixels, settings.seed, part=None)
+    best, trials = run_chains(split, problem, state, () if watch.over else chains, watch, verdict, last)
+    state, verdict, judge = best
+    error = split.error(state.x.clamp(min=0)) if verdict is None else verdict.error
+    evidence = Evidence(bases, trials, error, len((judge or split).indices), settings.seed, part=None)
     return state, replace(plan, stages=state.stages), evidence
 
 

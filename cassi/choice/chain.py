@@ -124,26 +124,18 @@ def cost(stages: Sequence[Stage]) -> float:
     return total
 
 
-class Chosen(NamedTuple):
-    """The state that is believed, the verdict on its cube, and all trials; without a judge neither."""
+class Judged(NamedTuple):
+    """A state, the verdict on its cube, and the split by whose pixels it was judged; None where it was not."""
 
     state: State
     verdict: Verdict | None = None
-    trials: tuple[ChainTrial, ...] = ()
-
-
-class End(NamedTuple):
-    """The state at the end of a chain; where it chose a strength, by which pixels, and the verdict on the last cube."""
-
-    state: State
     split: Split | None = None
-    verdict: Verdict | None = None
 
 
 def run_chains(
     split: Split, problem: Problem, start: State, chains: Sequence[Chain], watch: Watch, verdict: Verdict | None,
     last: Stage | None = None,
-) -> Chosen:  # fmt: skip
+) -> tuple[Judged, tuple[ChainTrial, ...]]:  # fmt: skip
     """Run chains of stages from a cube, without the held-out pixels, until the judge accepts one's cube.
 
     A chain that the watch stops counts as far as it ran, one that diverges is rejected. What continues from the end of
@@ -154,12 +146,15 @@ def run_chains(
         chains: in order of preference.
         last: a stage that follows an accepted chain, if one ends with more than total variation; its cube is taken if
             it is not worse.
+
+    Returns:
+        What is believed, and all trials.
     """
     A, y = split.A_train, split.y_train
     watch.expected = watch.spent + max(map(cost, chains), default=0.0)
-    ends: dict[Chain, End] = {(): End(start)}  # of chains, which others continue
+    ends: dict[Chain, Judged] = {(): Judged(start)}  # where chains that others continue ended
 
-    def run(chain: Chain) -> End:
+    def run(chain: Chain) -> Judged:
         """Run a chain as far as there is time, from the end of what it continues."""
         done = _continued(chain, ends)
         end = ends[done]
@@ -169,17 +164,18 @@ def run_chains(
             if isinstance(stage, NonLocal) and stage.noise is None:
                 end = choose_strength(stage, A, y, problem, end.state, watch, split)
             else:
-                end = End(run_stage(stage, A, y, problem, end.state, watch), end.split)
+                end = Judged(run_stage(stage, A, y, problem, end.state, watch), split=end.split)
             if chain[:k] in chains:
                 ends[chain[:k]] = end
-        return End(end_views(A, y, problem, end.state, watch), end.split) if end.state.views else end
+        mean = end_views(A, y, problem, end.state, watch)
+        return end if mean is end.state else Judged(mean, split=end.split)
 
     if verdict is None:
-        return Chosen(run(chains[0]).state if chains else start)
+        return Judged(run(chains[0]).state if chains else start), ()
     trials = list[ChainTrial]()
     for chain in chains:
         try:
-            new, fair, known = run(chain)
+            new, known, fair = run(chain)
         except FloatingPointError:  # as a network may, on images unlike those it was trained with
             trials.append(ChainTrial(_names(chain), math.inf, None, False))
             continue
@@ -195,24 +191,23 @@ def run_chains(
             accepted = not_worse(judged, split.verdict(before.x, imprint=False))
         trials.append(ChainTrial(_names(new.stages[len(start.stages) :]), judged.error, judged.imprint, accepted))
         if accepted:
-            best, best_verdict = new, judged
             break
     else:
-        best, best_verdict = start, verdict
-    if last is not None and best is not start and not watch.over and not isinstance(best.stages[-1], Tv):
-        new = last.run(A, y, problem, best, watch)
-        judged = split.verdict(new.x, imprint=False)
-        accepted = not_worse(judged, best_verdict)
-        trials.append(ChainTrial(last.name, judged.error, None, accepted))
-        if accepted:
-            best, best_verdict = new, judged
+        new, judged = start, verdict
+    best = Judged(new, judged, split)
+    if last is not None and new is not start and not watch.over and not isinstance(new.stages[-1], Tv):
+        new = last.run(A, y, problem, new, watch)
+        found = split.verdict(new.x, imprint=False)
+        accepted = not_worse(found, judged)
+        trials.append(ChainTrial(last.name, found.error, None, accepted))
+        best = Judged(new, found, split) if accepted else best
     first = ChainTrial(_names(start.stages), verdict.error, verdict.imprint, True)
-    return Chosen(best, best_verdict, (first, *trials))
+    return best, (first, *trials)
 
 
 def choose_strength(
     stage: NonLocal, A: Camera, y: Tensor, problem: Problem, state: State, watch: Watch, split: Split
-) -> End:
+) -> Judged:
     """Run a non-local prior with the strength whose cube predicts held-out pixels best.
 
     The run with the first strength goes to its end. Weaker ones, or else a stronger one, continue from there as long as
@@ -231,8 +226,8 @@ def choose_strength(
                 break
             best, verdict, chosen = new, judged, noise
     if best is first or watch.over:
-        return End(best, split, verdict)
-    return End(resume(best, chosen, 2 * STRENGTH_ITERS), split)
+        return Judged(best, verdict, split)
+    return Judged(resume(best, chosen, 2 * STRENGTH_ITERS), split=split)
 
 
 def _continued(chain: Chain, ends: Iterable[Chain]) -> Chain:

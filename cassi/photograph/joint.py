@@ -123,7 +123,7 @@ def finish_fit(fit: JointFit, quality: str, watch: Watch) -> tuple[Result, Chain
     first, chains = FINAL_STAGES[quality]
     split, problem = fit.joint.split, fit.joint.problem
     state = first.run(split.A_train, split.y_train, problem, State(fit.cube, fit.state), watch)
-    state = run_chains(split, problem, state, chains, watch, split.verdict(state.x)).state
+    state = run_chains(split, problem, state, chains, watch, split.verdict(state.x))[0].state
     x = (state.x * fit.joint.light).clamp_(min=0)
     status: Status = "stopped" if watch.over else "finished"
     return Result(x, state.history, status), state.stages, state.stage_starts

@@ -84,7 +84,7 @@ def reconstruct_single_frame(A: Camera, y: Tensor, plan: Plan, *, seed: int = 0)
     verdict = split.verdict(tv.x)
     chain = alternating_stages(1.0)[:-1]
     chain = chain if plan.learned is not None else without_network(chain)
-    state = run_chains(split, problem, tv, (chain,) if len(plan.stages) > 1 else (), Watch(), verdict).state
+    state = run_chains(split, problem, tv, (chain,) if len(plan.stages) > 1 else (), Watch(), verdict)[0].state
     return SingleFrame(split, state, state.x.clamp(min=0), tv.x.clamp(min=0), verdict)
 
 
