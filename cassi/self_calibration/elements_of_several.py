@@ -11,7 +11,7 @@ fit; whether the result is believed, by detector pixels that no fit has seen. A 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, Self, cast
 
@@ -31,6 +31,7 @@ from cassi.self_calibration.mask_error import (
     Errors,
     Residual,
     fit_error,
+    in_bands,
     short_reconstruction,
     smooth_part,
     without_texture,
@@ -40,6 +41,8 @@ HELD_OUT = 0.1  # of the detector pixels: five times as many as a choice of solv
 ROUNDS = 2  # of scenes and mask
 # Of the mask's error, relative to its greatest transmission, and of the sensitivity, that are tried.
 SPREADS = tuple(MASK_ERROR * 2**k for k in range(4))
+BAND_TERMS = 2  # of the mask's error by band, beside what all bands share: a third explains 0.3 % more
+ROWS = 200  # at least, of large captures, by which spreads are chosen: the error of one row tells nothing of another
 MIN_SIDE = 96  # of a mask whose error is looked for: smaller snapshots have too few pixels that judge [pixel]
 MIN_EXPLAINED = 0.02  # of the variance of the kept residual that an error must explain, and the sensitivity besides
 TINY = 1e-12  # of y of brightness 1, squared
@@ -54,15 +57,15 @@ class MaskError:
     """What the captures say about their mask.
 
     Attributes:
-        error: e, (H, W), to be added to the mask of every band where it is accepted.
+        error: e, to be added to the mask where it is accepted: of all bands (H, W), or of each (C, H, W).
         gain: g, (H, W'), by which detector pixels exceed the usual sensitivity, likewise; None where that explains
             nothing, or of a single capture.
         accepted: whether detector pixels that no fit has seen are predicted better with it.
         explained: share of the variance of kept residuals that it explains, a number for each round.
         growth: that share by the number of captures fitted to, (number, share); whether more would explain more.
         errors: held-out error of short reconstructions, (captures, 2): as given, and corrected.
-        spread, gain_spread: standard deviations of e and g that were assumed, that of e relative to the mask's greatest
-            transmission.
+        spread, band_spread, gain_spread: standard deviations that were assumed, of e and of what differs from band to
+            band relative to the mask's greatest transmission, and of g.
         left: that of what remains unknown of the mask, likewise; None where that is not more than usual.
         sure: by how many standard errors the squared errors of the pixels that judge fell; of one capture, how much
             more an error of the mask explains of them than texture.
@@ -77,6 +80,7 @@ class MaskError:
     growth: tuple[tuple[int, float], ...] = ()
     errors: tuple[tuple[float, float], ...] = ()
     spread: float = 0.0
+    band_spread: float = 0.0
     gain_spread: float = 0.0
     left: float | None = None
     sure: float = 0.0
@@ -98,10 +102,22 @@ class MaskError:
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("error", "gain")}
 
 
+class _Spreads(NamedTuple):
+    """Standard deviations of e_0, of the other e_k, and of g; where one is 0, these are left out."""
+
+    common: float = 0.0
+    by_band: float = 0.0
+    gain: float = 0.0
+
+    def fit(self, residuals: Sequence[Residual], top: float) -> Errors:
+        """The errors that these spreads find, relative to a mask's greatest transmission `top`."""
+        of_mask = self.common, *((self.by_band,) * BAND_TERMS if self.by_band else ())
+        return fit_error(residuals, [spread * top for spread in of_mask], self.gain)
+
+
 class _Tuned(NamedTuple):
     fit: Errors
-    spread: float = 0.0
-    gain_spread: float = 0.0
+    spreads: _Spreads
     explained: float = 0.0
 
 
@@ -139,12 +155,12 @@ def learn_mask_error(
     # the first round
     cubes = reconstruct(given, 0)
     before = [split.verdict(x, imprint=False) for split, x in zip(given, cubes, strict=True)]
-    first = _tuned(residuals_of(cubes), given, top)
+    first = _tuned(residuals_of(cubes), top)
     if first.explained < MIN_EXPLAINED:
         reason = "what the snapshots leave does not look like an error of the mask"
         return MaskError(A.mask.new_zeros(A.mask.shape[-2:]), None, False, reason=reason, captures=len(given))
     e, g = first.fit
-    B = replace(A, mask=(A.mask + e).clamp(min=0))
+    B = replace(A, mask=(A.mask + in_bands(e, A.num_bands)).clamp(min=0))
     corrected = [split.through(B, split.y if g is None else split.y / (1 + g)) for split in given]
     cubes = reconstruct(corrected, 1)
 
@@ -157,8 +173,8 @@ def learn_mask_error(
     second, growth = first, tuple[tuple[int, float], ...]()
     if accepted:
         residuals = residuals_of(cubes)
-        second = _tuned(residuals, given, top)
-        growth = _growth(residuals, given, second, top)
+        second = _tuned(residuals, top)
+        growth = _growth(residuals, second, top)
     best = second if second.explained >= MIN_EXPLAINED else first
     explained = tuple(dict.fromkeys((first.explained, second.explained)))
     reason = "" if accepted else "a corrected mask does not predict better what took no part"
@@ -167,10 +183,10 @@ def learn_mask_error(
     e, gain = best.fit
     left = None
     if accepted:
-        left = max(math.sqrt(float(e.std()) / top * best.spread / len(given)), MASK_ERROR)
+        left = max(math.sqrt(float(e[0].std()) / top * best.spreads.common / len(given)), MASK_ERROR)
     errors = tuple((b.error, a.error) for b, a in zip(before, after, strict=True))
-    spreads = best.spread, best.gain_spread
-    return MaskError(e, gain, accepted, explained, growth, errors, *spreads, left, sure, reason, len(given))
+    e = in_bands(e, A.num_bands)
+    return MaskError(e, gain, accepted, explained, growth, errors, *best.spreads, left, sure, reason, len(given))
 
 
 def of_other_scenes(snapshots: Sequence[Tensor]) -> list[Tensor]:
@@ -205,61 +221,54 @@ def _residual(A: CASSI, split: Split, x: Tensor) -> Residual:
     r = torch.where(known, split.y - s, 0)
     r = torch.where(known, r - smooth_part(r, known), 0)
     lit = known & (split.y > DARK * torch.where(known, split.y, -math.inf).max())
-    return Residual(flat, r, s, torch.where(lit, 1 / cast(Tensor, split.variance), 0), A.shifts)
+    return Residual(flat, split.y, r, s, torch.where(lit, 1 / cast(Tensor, split.variance), 0), A.shifts)
 
 
-def _tuned(residuals: Sequence[Residual], splits: Sequence[Split], top: float) -> _Tuned:
+def _tuned(residuals: Sequence[Residual], top: float) -> _Tuned:
     """The fit whose spreads predict each capture best from the others.
 
-    First that of the mask's error is chosen, then that of the sensitivity, if it adds clearly.
+    First that of the mask's error is chosen, then those of what differs by band and of the sensitivity, if they add
+    clearly: the sensitivity would take up, in stripes along the rows, what differs by band.
     """
+    some = [one.rows(ROWS) for one in residuals]
 
-    def trial(spread: float, gain_spread: float) -> _Tuned:
-        return _Tuned(
-            none, spread, gain_spread, _by_others(residuals, splits, len(splits) - 1, spread * top, gain_spread)
-        )
-
-    def best_of(best: _Tuned, trials: Iterable[tuple[float, float]]) -> _Tuned:
-        for spreads in trials:
-            if (new := trial(*spreads)).explained <= best.explained:
+    def best_of(best: _Tuned, name: str, least: float) -> _Tuned:
+        """With the spread of this name that explains most, if that is more by `least`."""
+        found = best
+        for spread in SPREADS:
+            spreads = best.spreads._replace(**{name: spread})
+            explained = _by_others(some, len(some) - 1, spreads, top)
+            if explained <= found.explained:
                 break
-            best = new
+            found = _Tuned(best.fit, spreads, explained)
+        return found if found.explained >= best.explained + least else best
+
+    best = best_of(_Tuned(Errors(torch.zeros((), dtype=torch.float32)), _Spreads()), "common", 0.0)
+    if not best.spreads.common:
         return best
-
-    none = Errors(torch.zeros((), dtype=torch.float32))
-    best = best_of(_Tuned(none), ((spread, 0.0) for spread in SPREADS))
-    if not best.spread:
-        return best
-    more = best_of(best, ((best.spread, spread) for spread in SPREADS))
-    best = more if more.explained >= best.explained + MIN_EXPLAINED else best
-    return best._replace(fit=fit_error(residuals, best.spread * top, best.gain_spread))
+    for name in ("by_band", "gain"):
+        best = best_of(best, name, MIN_EXPLAINED)
+    return best._replace(fit=best.spreads.fit(residuals, top))
 
 
-def _growth(
-    residuals: Sequence[Residual], splits: Sequence[Split], best: _Tuned, top: float
-) -> tuple[tuple[int, float], ...]:
+def _growth(residuals: Sequence[Residual], best: _Tuned, top: float) -> tuple[tuple[int, float], ...]:
     """What fits of that kind to 1, 2, 4, ... and all others explain of a capture: ((1, share), ...)."""
-    others = len(splits) - 1
+    some, others = [one.rows(ROWS) for one in residuals], len(residuals) - 1
     counts = [2**k for k in range(others.bit_length()) if 2**k < others]
-    kind = best.spread * top, best.gain_spread
-    shares = [(count, _by_others(residuals, splits, count, *kind)) for count in counts]
+    shares = [(count, _by_others(some, count, best.spreads, top)) for count in counts]
     return (*shares, (others, best.explained)) if others else ()
 
 
-def _by_others(
-    residuals: Sequence[Residual], splits: Sequence[Split], count: int, spread: float, gain_spread: float
-) -> float:
-    """What fits to the `count` captures that follow each one explain of it; after the last comes the first."""
+def _by_others(residuals: Sequence[Residual], count: int, spreads: _Spreads, top: float) -> float:
+    """Share of the variance of each capture that a fit to the `count` which follow explains; after the last, the first.
+
+    Where snapshots are bright their misfit counts by the light: as much as that of dark ones.
+    """
     ring = [*residuals, *residuals]
-    fits = (fit_error(ring[n + 1 : n + 1 + count], spread, gain_spread) for n in range(len(residuals)))
-    return _share(residuals, splits, fits)
-
-
-def _share(residuals: Sequence[Residual], splits: Sequence[Split], fits: Iterable[Errors]) -> float:
-    """Share of the variance of kept residuals that fits explain, one of each."""
     sums = residuals[0].r.new_zeros(2, dtype=torch.float64)  # left, and in total
-    for one, split, found in zip(residuals, splits, fits, strict=True):
-        weight = torch.where(one.weight > 0, 1 / split.y.square().clamp(min=TINY), 0)
+    for n, one in enumerate(residuals):
+        found = spreads.fit(ring[n + 1 : n + 1 + count], top)
+        weight = torch.where(one.weight > 0, 1 / one.y.square().clamp(min=TINY), 0)
         sums += torch.stack([((one.r - found.of(one)).square() * weight).sum(), (one.r.square() * weight).sum()])
     left, total = sums.tolist()
     return 1 - left / total if total > 0 else 0.0

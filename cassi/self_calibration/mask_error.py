@@ -8,9 +8,14 @@ band, so that an error there shows in as many detector pixels of row i as there 
 
     (d Phi x / d m) e = sum_c S_c (e x_c),
 
-a sum of shifted images again. Of scenes that are known up to their fine texture, e and g are the least of
+a sum of shifted images again. Several snapshots show, too, how the error differs from band to band, as optics and
+diffraction make it. With the Legendre polynomials P_k of the band's position t_c, -1 to 1 over the bands,
 
-    sum_n |W_n^1/2 (r_n - sum_c S_c (e x_nc) - g s_n)|^2 + |e|^2 / spread^2 + |g|^2 / gain_spread^2
+    e_c = sum_k P_k(t_c) e_k,    k = 0, or 0 to 2,
+
+and of scenes that are known up to their fine texture, e_k and g are the least of
+
+    sum_n |W_n^1/2 (r_n - sum_c S_c (e_c x_nc) - g s_n)|^2 + sum_k |e_k|^2 / spread_k^2 + |g|^2 / gain_spread^2
 
     s_n = Phi(m_0) x_n,    r_n = y_n - s_n
 
@@ -27,6 +32,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 import torch
+from numpy.polynomial.legendre import legvander
 from torch import Tensor
 
 from cassi.choice.stages import Learned, Problem, Tv, Watch
@@ -35,6 +41,7 @@ from cassi.kernels.shift_sum import shift_back, shift_sum
 from cassi.optics.psf import local_mean
 from cassi.priors.learned import LearnedPrior
 from cassi.priors.spectral_basis import analyse, smooth_basis, synthesise
+from cassi.self_calibration.camera_model import band_positions
 
 CG_ITERS = 20
 TV = Tv(80)  # of a short reconstruction before its network
@@ -50,6 +57,7 @@ class Residual:
 
     Attributes:
         x: cube without fine texture, (C, H, W).
+        y: the snapshot, (H, W').
         r: y - Phi(m_0) x without its slow part, (H, W').
         seen: s = Phi(m_0) x, (H, W').
         weight: one over its variance, (H, W'); 0 where a pixel takes no part.
@@ -57,45 +65,65 @@ class Residual:
     """
 
     x: Tensor
+    y: Tensor
     r: Tensor
     seen: Tensor
     weight: Tensor
     shifts: tuple[int, ...]
 
-    def of_error(self, e: Tensor) -> Tensor:
-        """sum_c S_c (e x_c), (H, W')."""
-        return shift_sum(self.x, e, self.shifts)
+    def rows(self, least: int) -> Residual:
+        """Of some rows alone, evenly spread, at least as many as asked for."""
+        x, y, r, seen, weight = (
+            v[..., :: max(1, len(self.r) // least), :] for v in (self.x, self.y, self.r, self.seen, self.weight)
+        )
+        return Residual(x, y, r, seen, weight, self.shifts)
 
-    def back(self, r: Tensor) -> Tensor:
-        """The adjoint, sum_c x_c S_c^T r, (H, W)."""
-        return shift_back(r, r.new_ones(self.x.shape[-2:]), self.shifts).mul_(self.x).sum(0)
+    def of_error(self, e: Tensor) -> Tensor:
+        """sum_c S_c (e_c x_c), (H, W'), of e_k (K, H, W)."""
+        return shift_sum(self.x, in_bands(e, len(self.x)), self.shifts)
+
+    def back(self, r: Tensor, terms: int) -> Tensor:
+        """The adjoint, sum_c P_k(t_c) x_c S_c^T r, (K, H, W)."""
+        images = shift_back(r, r.new_ones(self.x.shape[-2:]), self.shifts).mul_(self.x)
+        return torch.einsum("kc,chw->khw", _polynomials(terms, len(images)).to(images), images)
+
+
+def _polynomials(terms: int, num_bands: int) -> Tensor:
+    """P_k(t_c), (K, C)."""
+    return torch.as_tensor(legvander(band_positions(num_bands), terms - 1).T)
+
+
+def in_bands(e: Tensor, num_bands: int) -> Tensor:
+    """The error of each band, e_c = sum_k P_k(t_c) e_k, (C, H, W); (H, W) if it is the same in all."""
+    return e[0] if len(e) == 1 else torch.einsum("kc,khw->chw", _polynomials(len(e), num_bands).to(e), e)
 
 
 class Errors(NamedTuple):
-    """e (H, W), to be added to the mask, and g (H, W'), by which the detector's sensitivity exceeds 1; None for 0."""
+    """e_k (K, H, W), of the mask, and g (H, W'), by which the detector's sensitivity exceeds 1; None for 0."""
 
     e: Tensor
     g: Tensor | None = None
 
     def of(self, one: Residual) -> Tensor:
-        """What they make of a residual: sum_c S_c (e x_c) + g s, (H, W')."""
+        """What they make of a residual: sum_c S_c (e_c x_c) + g s, (H, W')."""
         seen = one.of_error(self.e)
         return seen if self.g is None else seen.addcmul_(self.g, one.seen)
 
 
 def fit_error(
-    residuals: Sequence[Residual], spread: float, gain_spread: float = 0.0, *, num_iters: int = CG_ITERS
+    residuals: Sequence[Residual], spreads: Sequence[float], gain_spread: float = 0.0, *, num_iters: int = CG_ITERS
 ) -> Errors:
-    """e by conjugate gradients, and g; `spread` and `gain_spread` are their standard deviations.
+    """e_k by conjugate gradients, and g; `spreads` of each e_k, and `gain_spread`, are their standard deviations.
 
-    For a given e each pixel of g has a closed form,
+    For given e_k each pixel of g has a closed form,
 
-        g = sum_n s W (r - sum_c S_c (e x_c)) / (sum_n s W s + 1 / gain_spread^2),
+        g = sum_n s W (r - sum_c S_c (e_c x_c)) / (sum_n s W s + 1 / gain_spread^2),
 
     with which it is left out of the iterations.
     """
     zero = torch.zeros((), dtype=torch.float32)
     power = sum((one.seen.square() * one.weight for one in residuals), zero) if gain_spread else zero
+    precision = residuals[0].r.new_tensor(spreads).pow(-2)[:, None, None]
 
     def gain(images: Sequence[Tensor]) -> Tensor:
         """The g that is closest to these images (H, W'), one a snapshot."""
@@ -108,12 +136,12 @@ def fit_error(
             g = gain(images)
             images = [image - g * one.seen for one, image in zip(residuals, images, strict=True)]
         pairs = zip(residuals, images, strict=True)
-        return sum((one.back(image * one.weight) for one, image in pairs), start)
+        return sum((one.back(image * one.weight, len(spreads)) for one, image in pairs), start)
 
     rest = back([one.r for one in residuals], zero)
     e, p, rr, tiny = torch.zeros_like(rest), rest.clone(), rest.square().sum(), torch.finfo(rest.dtype).tiny
     for _ in range(num_iters):
-        q = back([one.of_error(p) for one in residuals], p / spread**2)
+        q = back([one.of_error(p) for one in residuals], p * precision)
         length = rr / (p * q).sum().clamp(min=tiny)
         e.add_(p * length)
         rest.sub_(q * length)
