@@ -10,6 +10,7 @@ fit; whether the result is believed, by detector pixels that no fit has seen. A 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -44,7 +45,8 @@ SPREADS = tuple(MASK_ERROR * 2**k for k in range(4))
 BAND_TERMS = 2  # of the mask's error by band, beside what all bands share: a third explains 0.3 % more
 ROWS = 200  # at least, of large captures, by which spreads are chosen: the error of one row tells nothing of another
 MIN_SIDE = 96  # of a mask whose error is looked for: smaller snapshots have too few pixels that judge [pixel]
-MIN_EXPLAINED = 0.02  # of the variance of the kept residual that an error must explain, and the sensitivity besides
+MIN_EXPLAINED = 0.02  # of the variance of the kept residual that an error must explain
+CLEARLY = 0.005  # more of it that a spread twice as large must explain
 TINY = 1e-12  # of y of brightness 1, squared
 DARK = 0.02  # detector pixels below this share of the brightest are not fitted to, nor captures
 # Correlation of the pictures of two captures above which they show one scene: 0.75 at least where the lamp or a part of
@@ -227,28 +229,26 @@ def _residual(A: CASSI, split: Split, x: Tensor) -> Residual:
 def _tuned(residuals: Sequence[Residual], top: float) -> _Tuned:
     """The fit whose spreads predict each capture best from the others.
 
-    First that of the mask's error is chosen, then those of what differs by band and of the sensitivity, if they add
-    clearly: the sensitivity would take up, in stripes along the rows, what differs by band.
+    In turn for the mask's error, the sensitivity, and what differs by band; then for the sensitivity anew, which took
+    up, in stripes along the rows, what differs by band.
     """
     some = [one.rows(ROWS) for one in residuals]
 
-    def best_of(best: _Tuned, name: str, least: float) -> _Tuned:
-        """With the spread of this name that explains most, if that is more by `least`."""
-        found = best
-        for spread in SPREADS:
-            spreads = best.spreads._replace(**{name: spread})
-            explained = _by_others(some, len(some) - 1, spreads, top)
-            if explained <= found.explained:
-                break
-            found = _Tuned(best.fit, spreads, explained)
-        return found if found.explained >= best.explained + least else best
+    @functools.cache
+    def explained(spreads: _Spreads) -> float:
+        return _by_others(some, len(some) - 1, spreads, top) if spreads.common else 0.0
 
-    best = best_of(_Tuned(Errors(torch.zeros((), dtype=torch.float32)), _Spreads()), "common", 0.0)
-    if not best.spreads.common:
-        return best
-    for name in ("by_band", "gain"):
-        best = best_of(best, name, MIN_EXPLAINED)
-    return best._replace(fit=best.spreads.fit(residuals, top))
+    spreads = _Spreads()
+    for name in ("common", "gain", "by_band", "gain"):
+        spreads = spreads._replace(**{name: 0.0})
+        for spread in SPREADS:
+            larger = spreads._replace(**{name: spread})
+            if explained(larger) < explained(spreads) + CLEARLY:
+                break
+            spreads = larger
+        if not spreads.common:
+            return _Tuned(Errors(torch.zeros((), dtype=torch.float32)), spreads)
+    return _Tuned(spreads.fit(residuals, top), spreads, explained(spreads))
 
 
 def _growth(residuals: Sequence[Residual], best: _Tuned, top: float) -> tuple[tuple[int, float], ...]:
