@@ -19,7 +19,6 @@ import cassi
 from cassi.files import Levels, ReadOptions, open_container, read_cube, read_measurement, shared_levels
 from cassi.files.scaling import bit_depth_of
 from cassi.files.spectrum_files import read_spectrum
-from cassi.files.statements import letters
 
 ROOT = Path(__file__).resolve().parents[1]
 LIGHT, PLANCK = 299_792_458.0, 1239.841984  # [m/s], h c [eV nm]
@@ -491,12 +490,3 @@ def test_headers_in_any_encoding_are_read(tmp_path, encoding):
     path.write_bytes((path.read_text() + more).encode(encoding))
     cube_is_read(path)
     wavelengths_are_read(path)
-
-
-@pytest.mark.parametrize(
-    ("stated", "rank", "found"),
-    [("CHW", 3, "CHW"), ("wavelength, y, x", 3, "CHW"), (["row", "column"], 2, "HW"), ("ZYX", 3, "NHW"),
-     ("bands:lines:samples", 3, "CHW"), ("CHW", 2, None), ("CCW", 3, None), (["dim_0", "x"], 2, None)],
-)  # fmt: skip
-def test_letters_of_axes(stated, rank, found):
-    assert letters(stated, rank) == found
