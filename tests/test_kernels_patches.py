@@ -1,10 +1,9 @@
-"""Patches against loops over every pixel, F.unfold and F.fold, the dot test and reconstruction."""
+"""Patches against loops over every pixel, the dot test and reconstruction."""
 
 import itertools
 
 import pytest
 import torch
-import torch.nn.functional as F
 from cases import random
 from hypothesis import given, strategies as st
 from messages import refused
@@ -52,16 +51,6 @@ def test_aggregation_is_the_adjoint(case):
         back = aggregate_patches(p, shape, stride)
         assert back.shape == x.shape
         assert abs((patches * p).sum() - (x * back).sum()) <= 1e-12 * (1 + x.norm() * p.norm())
-
-
-@pytest.mark.parametrize(("p", "s"), [(8, 1), (8, 4), (7, 2), (6, 4)])
-def test_equals_unfold_and_fold_where_the_stride_fits(p, s):
-    length = (100 - p) // s * s + p
-    x = random(2, length, length)
-    patches = extract_patches(x, p, s)
-    assert torch.equal(patches.reshape(2, p * p, -1), F.unfold(x[:, None], p, stride=s))
-    folded = F.fold(patches.reshape(2, p * p, -1), (length, length), p, stride=s)[:, 0]
-    torch.testing.assert_close(aggregate_patches(patches, (length, length), s), folded)
 
 
 def test_a_large_batch_passes_the_chunk_boundaries():

@@ -78,15 +78,6 @@ def test_symmetries(path):
     torch.testing.assert_close(u.mean((-2, -1)), v.mean((-2, -1)), **close)
 
 
-def test_leading_axes_are_a_batch(path):
-    v = random(2, 2, 3, 5, 6)
-    u, dual = tv_prox(v, 0.3, num_iters=8)
-    for index in np.ndindex(2, 2):
-        one, one_dual = tv_prox(v[index].contiguous(), 0.3, num_iters=8)
-        torch.testing.assert_close(u[index], one, rtol=0, atol=1e-13)
-        torch.testing.assert_close(dual[:, index[0], index[1]], one_dual, rtol=0, atol=1e-13)
-
-
 def test_a_weight_for_each_band(path):
     v, weights = random(2, 3, 5, 6), torch.tensor([0.0, 0.2, 0.9], dtype=F64)[:, None, None]
     u, _ = tv_prox(v, weights, num_iters=12)

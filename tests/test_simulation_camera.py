@@ -24,16 +24,6 @@ def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def test_without_a_camera_the_measurement_is_exact():
-    cube, mask = torch.rand(3, 5, 4, generator=seeded()), torch.rand(5, 4, generator=seeded(1))
-    shot = simulate(cube, mask, (0, 2, 5))
-    expected = torch.zeros(5, 9)
-    for band, shift in enumerate((0, 2, 5)):
-        expected[:, shift : shift + 4] += mask * cube[band]
-    torch.testing.assert_close(shot.y, expected)
-    assert shot.gain is None and shot.read_noise is None and shot.count is None
-
-
 def test_poisson_variance_is_the_mean_over_the_gain():
     light = torch.cat([torch.full((300, 100), level) for level in (0.05, 0.5, 2.0)], dim=1)
     shot = detect(light, full_well=5000, generator=seeded())
