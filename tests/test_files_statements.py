@@ -302,6 +302,7 @@ def test_the_documented_table_has_these_cells():
     assert shown == table, f"write this into docs/file-format.md:\n{table}"
 
 
+@hypothesis.settings(max_examples=8)
 @hypothesis.given(st.permutations(["run/a", "run/b", "c", ""]))
 def test_what_lies_beside_an_array_is_its_own(tmp_path, groups):
     """Of several masks, truths and lists; what an array states of itself comes first."""
