@@ -38,7 +38,7 @@ def picture(seed: int, size: tuple[int, int]) -> torch.Tensor:
 
 
 def capture(mask: np.ndarray, seed: int, gain: np.ndarray | float = 0.0) -> torch.Tensor:
-    y = (1 + gain) * CASSI(torch.from_numpy(mask), SHIFTS).forward(picture(seed, mask.shape)).numpy()
+    y = (1 + gain) * CASSI(torch.from_numpy(mask), SHIFTS).forward(picture(seed, mask.shape[-2:])).numpy()
     return torch.from_numpy((np.random.default_rng(seed).poisson(y * ELECTRONS) / ELECTRONS).astype(np.float32))
 
 
@@ -71,6 +71,20 @@ def test_a_mask_that_is_wrong_place_by_place_is_corrected(given, true):
 def test_a_mask_that_is_right_is_left_alone(given):
     found = learned(given, [capture(given, seed) for seed in range(1, 4)])
     assert not found.accepted and found.reason
+
+
+def test_an_error_that_differs_by_band_is_found_by_band(given, true):
+    """And not where all bands share it."""
+    slope = np.linspace(-1, 1, len(SHIFTS), dtype=np.float32)[:, None, None]
+    by_band = slope * 0.08 * np.random.default_rng(5).standard_normal(given.shape).astype(np.float32)
+    masks = np.clip(true + by_band, 0, None)
+    found, same = (learned(given, [capture(mask, seed) for seed in range(1, 4)]) for mask in (masks, true))
+    assert found.accepted and found.error.shape == masks.shape
+    wrong, error = masks - given, found.error.numpy()
+    rise_found, rise = ((slope * e).mean(0).ravel() for e in (error, wrong))
+    assert np.corrcoef(rise_found, rise)[0, 1] > 0.5
+    assert (wrong - error).std() < (wrong - error.mean(0)).std()
+    assert same.error.shape == given.shape
 
 
 def test_the_sensitivity_of_detector_pixels_is_found_where_it_varies(given, true):
