@@ -131,4 +131,7 @@ def test_what_speaks_against_a_reflectance():
 def test_bands_without_texture_are_named(right):
     result = replace(reconstruct(right, prior="tv", camera="as-given"), unresolved=(0, 1))
     for nm, names in ((np.linspace(450, 520, BANDS), "at 450, 460 nm:"), (None, "at band 1, 2:")):
-        assert names in concerns_of(OF_RESULT, replace(result, wavelengths=nm))[-1]
+        said = concerns_of(OF_RESULT, replace(result, wavelengths=nm))[-1]
+        assert names in said and "from several captures" in said
+    refined = replace(result, measurement=replace(right, mask_error=0.03))
+    assert "from more captures" in concerns_of(OF_RESULT, refined)[-1]

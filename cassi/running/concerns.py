@@ -206,7 +206,10 @@ def _unresolved(result: Reconstruction) -> Note | None:
     """Bands whose fine texture is not the scene's (`cassi.evidence.texture`)."""
     nm = result.wavelengths
     names = ", ".join(f"{b + 1}" if nm is None else f"{nm[b]:.0f}" for b in result.unresolved)
-    cure = "" if _is_seen_singly(result) else ", or learn the mask from several captures (calibrate refine)"
+    refined = result.camera is None or not result.camera.accepted
+    refined &= result.measurement is not None and result.measurement.mask_error is not None  # as its file states
+    several = "more captures" if refined else "several captures"
+    cure = "" if _is_seen_singly(result) else f", or learn the mask from {several} (calibrate refine)"
     text = (
         f"fine texture is not resolved at {f'band {names}' if nm is None else f'{names} nm'}: light is weak there, and "
         f"no other band shows it; trust coarser detail alone{cure}"
