@@ -229,8 +229,8 @@ def _residual(A: CASSI, split: Split, x: Tensor) -> Residual:
 def _tuned(residuals: Sequence[Residual], top: float) -> _Tuned:
     """The fit whose spreads predict each capture best from the others.
 
-    In turn for the mask's error, the sensitivity, and what differs by band; then for the sensitivity anew, which took
-    up, in stripes along the rows, what differs by band.
+    In turn for the mask's error, what differs of it by band, and the sensitivity, which would take that up in stripes
+    along the rows; then by band anew, which took up the sensitivity.
     """
     some = [one.rows(ROWS) for one in residuals]
 
@@ -239,7 +239,7 @@ def _tuned(residuals: Sequence[Residual], top: float) -> _Tuned:
         return _by_others(some, len(some) - 1, spreads, top) if spreads.common else 0.0
 
     spreads = _Spreads()
-    for name in ("common", "gain", "by_band", "gain"):
+    for name in ("common", "by_band", "gain", "by_band"):
         spreads = spreads._replace(**{name: 0.0})
         for spread in SPREADS:
             larger = spreads._replace(**{name: spread})
