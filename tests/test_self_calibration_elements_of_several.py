@@ -17,11 +17,13 @@ from cassi.evidence.noise import NoiseModel
 from cassi.files import read_measurement, write_arrays, write_measurement
 from cassi.looking.camera_figures import mask_error
 from cassi.optics.building import build_camera
-from cassi.optics.measurement import Measurement
+from cassi.optics.measurement import MAX_TRANSMISSION, Measurement
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.learned import LearnedPrior
 from cassi.self_calibration import elements_of_several, search
-from cassi.self_calibration.elements_of_several import learn_mask_error, of_other_scenes
+from cassi.self_calibration.camera_model import CameraModel
+from cassi.self_calibration.elements_of_several import MaskError, learn_mask_error, of_other_scenes
+from cassi.self_calibration.found_camera import FoundCamera, read_found_mask
 from cassi.self_calibration.refined_camera import RefinedCamera, calibrate_from_captures
 from cassi.self_calibration.search import find_camera
 
@@ -85,6 +87,24 @@ def test_an_error_that_differs_by_band_is_found_by_band(given, true):
     assert np.corrcoef(rise_found, rise)[0, 1] > 0.5
     assert (wrong - error).std() < (wrong - error.mean(0)).std()
     assert same.error.shape == given.shape
+    camera = replace(FoundCamera(masks, SHIFTS, CameraModel(), True), mask_error=found)
+    drawn = [
+        one.get_title(loc="left") for one in mask_error(RefinedCamera(camera, (), (), np.ones((3, 3)), given)).axes
+    ]
+    assert len(drawn) >= 2 * 3 and any("Last less first band" in words for words in drawn)
+
+
+def test_a_result_holds_a_mask_that_was_corrected_by_band(given, tmp_path):
+    """And gives it back, turned as the result is."""
+    by_band = 0.1 * np.random.default_rng(9).standard_normal((len(SHIFTS), *given.shape)).astype(np.float32)
+    m = Measurement(y=capture(given, 1).numpy(), mask=given, shifts=SHIFTS)
+    masks = np.clip(given + by_band, 0, MAX_TRANSMISSION)
+    learned = MaskError(torch.from_numpy(by_band), None, True, errors=((0.1, 0.05),))
+    camera = FoundCamera(masks, SHIFTS, CameraModel(), True, mask_error=learned)
+    for turned, axes in (("none", ()), ("180", (1, 2))):
+        result = cassi.reconstruct(m, camera=camera, solver="gap-tv", num_iters=1, turn_result=turned)
+        result.save(tmp_path / "x.h5", overwrite=True)
+        np.testing.assert_array_equal(read_found_mask(tmp_path / "x.h5"), np.flip(masks, axes))
 
 
 def test_the_sensitivity_of_detector_pixels_is_found_where_it_varies(given, true):

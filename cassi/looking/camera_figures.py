@@ -108,7 +108,8 @@ def sharpness(camera: RefinedCamera) -> Figure:
 
 @styled
 def mask_error(camera: RefinedCamera) -> Figure | None:
-    """The mask as given, the correction of its elements, and the sensitivity of detector pixels where it was found.
+    """The mask as given, the correction of its elements, what differs of it by band, and the sensitivity of detector
+    pixels, where these were found.
 
     Above whole, below a part from the middle, and what more captures explain; None where the mask was not corrected.
     """
@@ -116,7 +117,10 @@ def mask_error(camera: RefinedCamera) -> Figure | None:
     if learned is None or not learned.accepted:
         return None
     given = camera.given if camera.given.ndim == 2 else camera.given.mean(0)
-    maps = [("Mask as given", given, shown_range(given, percent=99)), ("Correction", learned.error.numpy(), None)]
+    error = learned.error.numpy()
+    mean = error if error.ndim == 2 else error.mean(0)
+    maps = [("Mask as given", given, shown_range(given, percent=99)), ("Correction", mean, None)]
+    maps += [] if error.ndim == 2 else [("Last less first band", error[-1] - error[0], None)]
     maps += [] if detector is None else [("Sensitivity less 1", detector - 1, None)]
     side = max(picture_size(given.shape, 3.0)[0], 2.5), picture_size(given.shape, 3.0)[1]
     title = f"The correction explains {learned.explained[-1]:.0%} of the misfit in captures kept out of the fit"

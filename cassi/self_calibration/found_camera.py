@@ -203,7 +203,7 @@ class FoundCamera:
 
     def images(self, given: np.ndarray) -> dict[str, np.ndarray]:
         """What the file of a result holds of its mask, as `read_found_mask` takes it: the mask as given, (H, W), unless
-        there is one for each band, and the error of its elements, (H, W)."""
+        there is one for each band, and the error of its elements, (H, W) or (C, H, W)."""
         if not self.accepted:
             return {}
         error = {} if self.corrected is None else {"mask_error": self.corrected.error.cpu().numpy()}
