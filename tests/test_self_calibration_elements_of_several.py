@@ -137,6 +137,16 @@ def test_the_file_of_a_camera_keeps_the_sensitivity(given, true, tmp_path):
         np.testing.assert_array_equal(file["sensitivity"][:], m.sensitivity)
     refused(cassi.reconstruct, replace(m, sensitivity=0 * m.sensitivity), **how)
 
+    # a camera that is saved again, as it was, keeps all that its file states
+    m = replace(m, bad_pixels=np.random.default_rng(3).random(m.y.shape) < 0.001)
+    FoundCamera.as_given(m).save(tmp_path / "again.h5", of=m)
+    again = read_measurement(tmp_path / "y.h5", mask=tmp_path / "again.h5")
+    for name in ("mask", "sensitivity", "bad_pixels"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(m, name))
+    assert again.mask_error == m.mask_error == found.left and again.origin["refined"] == m.origin["refined"]
+    FoundCamera.as_given(m).save(tmp_path / "one.h5", of=replace(m, origin={"saturated": 3}))
+    assert not np.any(read_measurement(tmp_path / "y.h5", mask=tmp_path / "one.h5").bad_pixels)
+
     # what more captures would explain is said and drawn
     refined = RefinedCamera(found, (found,) * 3, ("a", "b", "c"), np.ones((3, 3)), given)
     said = ", ".join(f"{share:.0%} by {count}" for count, share in found.mask_error.growth)

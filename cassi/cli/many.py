@@ -278,5 +278,5 @@ def common_camera(args: argparse.Namespace, task: Task, settings: Settings) -> F
     if camera.accepted or camera.detector:
         inform(args, camera.message)
     if args.save_camera and not camera.is_saved(args.save_camera):  # as a run that was killed left it
-        camera.save(args.save_camera, wavelengths=some[0].wavelengths, overwrite=args.overwrite)
+        camera.save(args.save_camera, of=some[0], wavelengths=some[0].wavelengths, overwrite=args.overwrite)
     return camera

@@ -192,7 +192,8 @@ def save_camera(args: argparse.Namespace, result: Reconstruction) -> int:
     if not args.save_camera or result.camera is None:
         return 0
     try:
-        result.camera.save(args.save_camera, wavelengths=result.wavelengths, overwrite=args.overwrite)
+        m = result.measurement
+        result.camera.save(args.save_camera, of=m, wavelengths=result.wavelengths, overwrite=args.overwrite)
     except OutputError as error:
         warn(args, f"the cube is written, the camera is not: {error}", kind="error")
         return 2

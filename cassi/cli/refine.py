@@ -39,7 +39,8 @@ def run(args: argparse.Namespace) -> int:
     for m in measurements:
         if not (check := recheck_mask(check_masks(m), refined.together.in_place(m))).matches:
             warn(args, f"{m.source}: {check.verdict}; the camera as found does not fit it either")
-    refined.together.save(args.output, wavelengths=measurements[0].wavelengths, overwrite=args.overwrite)
+    first = measurements[0]
+    refined.together.save(args.output, of=first, wavelengths=first.wavelengths, overwrite=args.overwrite)
     elements = fig.mask_error(refined)
     drawn = {} if elements is None else {"mask_error": elements}
     if elements is None or not refined.together.model.exact:

@@ -17,6 +17,7 @@ def texture(x: Tensor) -> tuple[Tensor, Tensor]:
 
     h_c = x_c - G_4 x_c,    rms(h_c) / mean(G_4 x_c),    corr(h_c, sum_b h_b - h_c)
     """
+    x = x / x.amax().clamp(min=torch.finfo(x.dtype).tiny)  # in any unit: squares of squares leave single precision
     light = gaussian_blur(x.mean(0, keepdim=True), BRIGHT)[0]
     lit = light > LIT * light.flatten().kthvalue(max(1, round(0.9 * light.numel()))).values
     level = gaussian_blur(x, FINE)

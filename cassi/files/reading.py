@@ -300,5 +300,6 @@ def _refined(container: Container) -> Mapping[str, Any] | None:
         camera = parse_json(str(container.attributes["camera"]))
         learned = camera.get("mask_error") or {}
         known = {"findings": camera.get("findings") or [camera["message"]], "captures": learned.get("captures", 0)}
-        return known if camera["accepted"] else None
+        before = container.attributes.get("refined")  # of a camera that was saved again as it was
+        return known if camera["accepted"] else None if before is None else parse_json(str(before))
     return None

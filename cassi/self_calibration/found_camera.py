@@ -132,8 +132,8 @@ class FoundCamera:
         if self.corrected is not None:
             by = float(self.corrected.error.std()) / float(self.mask.max())
             words.append(f"its elements corrected by {by:.1%}{f' with {self.network}' if self.network else ''}")
-            if self.sensitivity is not None:
-                words.append(f"the sensitivity of detector pixels by {self.sensitivity.std():.1%}")
+            if (gain := self.corrected.gain) is not None:
+                words.append(f"the sensitivity of detector pixels by {float(gain.std()):.1%}")
         return words
 
     @property
@@ -170,12 +170,21 @@ class FoundCamera:
         return replace(m, mask=self.mask, shifts=self.shifts) if self.accepted else m
 
     def save(
-        self, path: str | os.PathLike[str], *, wavelengths: np.ndarray | None = None, overwrite: bool = False
+        self,
+        path: str | os.PathLike[str],
+        *,
+        of: Measurement | None = None,
+        wavelengths: np.ndarray | None = None,
+        overwrite: bool = False,
     ) -> Path:
         """Write HDF5: mask, shifts, mask_3d_shift (C, H, W'), each band's mask where it falls, bad_pixels and
         sensitivity if any.
 
-        `wavelengths` of the bands [nm] are written where they are known: who reads the camera has them too.
+        Args:
+            path: of the file.
+            of: a measurement that the camera was found from: what it states of its detector and its mask is kept.
+            wavelengths: of the bands [nm], where they are known: who reads the camera has them too.
+            overwrite: replace the file if there is one.
 
         Raises:
             OutputError, InputError: see `cassi.files.write_arrays`.
@@ -184,12 +193,18 @@ class FoundCamera:
         masks = np.broadcast_to(self.mask, (len(whole), *self.mask.shape[-2:]))
         sides = [((0, 0), (d, max(whole) - d)) for d in whole]
         shifted = np.stack([np.pad(mask, side) for mask, side in zip(masks, sides, strict=True)]).astype(np.float32)
+        detector, left, refined = {"bad_pixels": self.left_out, "sensitivity": self.sensitivity}, self.left, None
+        if of is not None:
+            m = self.in_place(of)
+            detector["sensitivity"], left = m.sensitivity, m.mask_error
+            if not m.origin.get("saturated"):  # others are bad in this snapshot alone
+                detector["bad_pixels"] = m.bad_pixels
+            refined = None if self.accepted else m.origin.get("refined")
         arrays = {"mask": self.mask, "shifts": np.asarray(self.shifts), "mask_3d_shift": shifted}
-        arrays |= {} if self.left_out is None else {"bad_pixels": self.left_out}
-        arrays |= {} if self.sensitivity is None else {"sensitivity": self.sensitivity}
+        arrays |= {name: image for name, image in detector.items() if image is not None and image.ndim == 2}
         arrays |= {} if wavelengths is None else {"wavelengths": wavelengths}
         axes = {"mask": "CHW", "mask_3d_shift": "CHW"}
-        stated = {"camera": self.as_dict(), "mask_error": self.left}
+        stated = {"camera": self.as_dict(), "mask_error": left, "refined": refined}
         return write_arrays(path, arrays, axes=axes, attributes=stated, overwrite=overwrite)
 
     def is_saved(self, path: str | os.PathLike[str]) -> bool:

@@ -45,10 +45,12 @@ class RefinedCamera:
             sure = "" if count == 1 else f" +- {np.std(alone, ddof=1) / math.sqrt(count):.3f}"
             lines.append(f"  {name}: {value:+.3f}{sure}")
         if (learned := self.together.mask_error) is not None and learned.accepted:
-            by = float(learned.error.std()) / float(self.together.mask.max())
+            top, error = float(self.together.mask.max()), learned.error
+            by = f"{float(error.std()) / top:.1%}"
+            by += "" if error.ndim == 2 else f" ({float((error - error.mean(0)).std()) / top:.1%} from band to band)"
             kept = "captures" if learned.captures > 1 else "detector pixels"
             lines.append(
-                f"the mask's elements: corrected by {by:.1%}, "
+                f"the mask's elements: corrected by {by}, "
                 f"explaining {learned.explained[-1]:.0%} of what kept {kept} hold beyond smooth scenes"
             )
             if learned.gain is not None:
