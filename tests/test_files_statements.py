@@ -438,6 +438,14 @@ def test_light_above_the_stated_bits_is_saturated(tmp_path):
     assert np.argwhere(m.bad_pixels).tolist() == [[4, 5]]
 
 
+@pytest.mark.parametrize(("y", "of"), [(Y, {}), (Y, {"bit_depth": 12}), (COUNTS * 1.0, {"scale": 2000.0})])
+def test_floats_in_a_unit_of_their_own_are_no_counts_of_a_bit_depth(tmp_path, y, of):
+    path = save(tmp_path / "a.h5", y=y, mask=MASK, of=of)
+    refused(read_measurement, path, levels=Levels(bit_depth=12))
+    whole = save(tmp_path / "b.h5", y=COUNTS * 1.0, mask=MASK)
+    assert read_measurement(whole, levels=Levels(bit_depth=12)).scale == 4095
+
+
 def test_a_scale_of_one_leaves_counts(tmp_path):
     path = save(tmp_path / "a.h5", y=COUNTS, mask=MASK, on={"y": {"scale_factor": 1.0, "add_offset": 0}})
     np.testing.assert_allclose(read_measurement(path).y, COUNTS / 1023, rtol=1e-6)

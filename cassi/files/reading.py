@@ -102,7 +102,8 @@ class OpenedMeasurement:
         raw, bad = bad_pixels_of(self.counts(frames), known.bad_pixels, frames, self.entry.declares_missing, notes)
         kind, levels = self.entry.dtype or raw.dtype, levels_of(self.entry, self.options.levels)
         bits = bit_depth_of(self.entry) if levels.bit_depth is None else None
-        counts = plan_counts(kind, float(raw.min()), float(raw.max()), bits, levels, digits(raw))
+        occurring = 0 if kind.kind == "f" and known.scale != 1 else digits(raw)  # what was divided holds no counts
+        counts = plan_counts(kind, float(raw.min()), float(raw.max()), bits, levels, occurring)
         if (black := levels.black_level) is not None and black != self.options.levels.black_level:
             notes.append(f"the black level {black:g} is stated by the file")
         y, saturated = counts.apply(raw, self.entry.where)

@@ -128,7 +128,8 @@ def plan_counts(
     there like integers.
 
     Raises:
-        InputError: levels out of order, integers beyond the bit depth, or negative counts without a black level.
+        InputError: levels out of order, integers beyond the bit depth, a bit depth of floats that are no whole numbers,
+            or negative counts without a black level.
     """
     bit_depth, black_level, saturation = levels.bit_depth, levels.black_level, levels.saturation
     black = 0.0 if black_level is None else float(black_level)
@@ -138,6 +139,11 @@ def plan_counts(
         raise InputError(
             f"the counts go down to {minimum:g}: give the count of a dark pixel (black level) or the bit depth, or "
             "save them unsigned"
+        )
+    if dtype.kind == "f" and bit_depth is not None and not occurring:
+        raise InputError(
+            f"a bit depth of {bit_depth} is given for counts, but the values are floats in a unit of their own "
+            f"({minimum:g} to {maximum:g}); expected whole numbers: leave the bit depth out"
         )
     if dtype.kind == "f" and bit_depth is None:
         full = full_scale(smallest_depth(maximum), maximum, occurring) if occurring else 0.0
