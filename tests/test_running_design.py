@@ -85,6 +85,12 @@ def test_a_study_goes_on_where_it_was_interrupted(tmp_path, monkeypatch):
     refused(study, designs * 10_001, scenes, tmp_path)
 
 
+@pytest.mark.parametrize("design", [Design(2, 64, 8, 1e4), Design(2, 1, 8, 1e300), Design(2, 1, 8, 1e-3)])
+def test_cameras_that_nobody_can_build(tmp_path, design):
+    refused(study, [Design(2, 1, 8, 1e4), design], {"painted": paint_scene(0)}, tmp_path / "new", size=32)
+    assert not (tmp_path / "new").exists()
+
+
 def test_the_figure_shows_what_varies():
     rows = [{"step": s, "mask_element": 1, "bands": 8, "electrons": e, "psnr": s + np.log10(e)}
             for s in (1, 2) for e in (1e3, 1e5)]  # fmt: skip

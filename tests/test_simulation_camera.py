@@ -69,7 +69,8 @@ def test_cameras_that_cannot_be():
     light = torch.ones(4, 4)
     for options in (
         {"full_well": math.inf, "generator": seeded()}, {"full_well": 100.0, "read_noise": -1, "generator": seeded()},
-        {"read_noise": 1.0}, {"bit_depth": 0}, {"full_well": 100.0},
+        {"read_noise": 1.0}, {"bit_depth": 0}, {"full_well": 100.0}, {"full_well": 1e19, "generator": seeded()},
+        {"full_well": 1e-9, "generator": seeded()}, {"full_well": 1e4, "read_noise": 1e300, "generator": seeded()},
     ):  # fmt: skip
         refused(detect, light, error=ValueError, **options)
     for broken in (-light, light * math.nan):

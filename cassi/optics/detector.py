@@ -12,6 +12,7 @@ from cassi.optics.protocol import Camera
 
 MAX_NEGATIVE = 0.95  # share of negative pixels; noise alone makes half of them negative
 AROUND = 9  # side of the square over which the light around a pixel is averaged [pixel]
+MAX_ELECTRONS = 1e12  # of a pixel; far more than any well holds, and Poisson numbers are exact in double precision
 LEAKAGE_RATIO = 0.75  # of the scatter: below it, leaking light explains dark pixels better than a black level
 
 
@@ -154,8 +155,8 @@ def detect(
 
     Args:
         y: (..., H, W') >= 0, any unit; not modified.
-        full_well: F, > 0. None: electrons are not counted, so that there is no noise.
-        read_noise: s, >= 0.
+        full_well: F, 1 to 1e12. None: electrons are not counted, so that there is no noise.
+        read_noise: s, 0 to 1e12.
         bit_depth: b, 1 to 24. None: not digitized. Without `full_well`, the brightest pixel gets the largest count.
         generator: of the noise, on the device of `y`; required if there is noise.
 
@@ -169,10 +170,11 @@ def detect(
     """
     if not torch.isfinite(y).all() or (y < 0).any():
         raise ValueError("the noise-free measurement must be finite and >= 0; check the cube and the mask")
-    if full_well is not None and not (math.isfinite(full_well) and full_well > 0):
-        raise ValueError(f"full_well must be positive, got {full_well}: it counts electrons")
-    if not (math.isfinite(read_noise) and read_noise >= 0):
-        raise ValueError(f"read_noise must be >= 0, got {read_noise}: it counts electrons")
+    if full_well is not None and not 1 <= full_well <= MAX_ELECTRONS:
+        what = f"full_well must be 1 to {MAX_ELECTRONS:g}, got {full_well}: it counts electrons"
+        raise ValueError(f"{what}; without it, there is no noise")
+    if not 0 <= read_noise <= MAX_ELECTRONS:
+        raise ValueError(f"read_noise must be 0 to {MAX_ELECTRONS:g}, got {read_noise}: it counts electrons")
     if read_noise and full_well is None:
         raise ValueError("read_noise counts electrons, so it needs full_well: give both")
     if bit_depth is not None and not 1 <= bit_depth <= 24:

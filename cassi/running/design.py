@@ -21,6 +21,7 @@ from cassi.files.cubes import read_cube, resample, resampling
 from cassi.files.frames import natural
 from cassi.files.opening import SUFFIXES
 from cassi.looking.metrics import score
+from cassi.optics.detector import MAX_ELECTRONS
 from cassi.optics.measurement import Measurement
 from cassi.running.reconstruct import reconstruct
 from cassi.simulation.camera import random_mask, simulate
@@ -30,6 +31,7 @@ from cassi.types import PathLike
 from cassi.version import PROGRAM
 
 SIZE, MIN_SIZE = 96, 16  # of a scene, usual and at least [pixel]
+MIN_ELEMENTS = MIN_SIZE  # of a mask: of a few, all may be closed
 MAX_RUNS = 20_000
 
 
@@ -157,10 +159,17 @@ def study(
         progress: wraps what is left to do, `tqdm` for example.
 
     Raises:
-        InputError: more than 20,000 runs; scenes of less than 16 pixels, or one smaller than asked for.
+        InputError: more than 20,000 runs; scenes of less than 16 pixels, or one smaller than asked for; electrons that
+            no detector counts; masks of fewer than 16 elements.
     """
     if size < MIN_SIZE:
         raise InputError(f"scenes of {size} x {size} px are too small; use at least {MIN_SIZE}, better {SIZE} or more")
+    for design in designs:
+        if not 1 <= design.electrons <= MAX_ELECTRONS:
+            raise InputError(f"{design.electrons:g} electrons in the brightest pixel: expected 1 to {MAX_ELECTRONS:g}")
+        if design.mask_element**2 * MIN_ELEMENTS > size**2:
+            what = f"{size} x {size} px hold fewer than {MIN_ELEMENTS} mask elements of {design.mask_element} px"
+            raise InputError(f"{what}; take smaller elements or larger scenes")
     if len(designs) * len(scenes) > MAX_RUNS:
         raise InputError(f"{len(designs)} designs of {len(scenes)} scenes are over {MAX_RUNS:,} runs; ask for fewer")
     place = Path(folder)
