@@ -12,17 +12,21 @@ MAX_DEPTH = 32  # of lists and mappings in a text from a file
 
 
 class Lossy:
-    """A text stream that fails nowhere: what it cannot write (full disk, closed pipe) is lost, and all after it."""
+    """A text stream that fails nowhere: what it cannot write (full disk, closed pipe) is lost, and all after it.
+
+    Attributes:
+        lost: why it is, "" if nothing is.
+    """
 
     def __init__(self, stream: Any) -> None:
-        self._stream, self.lost = stream, False
+        self._stream, self.lost = stream, ""
 
     def _try(self, call: Callable[[], object]) -> None:
         try:
             if not self.lost:
                 call()
-        except (OSError, ValueError):  # of a closed one
-            self.lost = True
+        except (OSError, ValueError) as error:  # of a closed one
+            self.lost = getattr(error, "strerror", None) or str(error) or "closed"
 
     def write(self, text: str) -> int:
         self._try(lambda: self._stream.write(text))

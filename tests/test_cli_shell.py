@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import scipy.io
 import torch
+from messages import check_words
 
 import cassi
 from cassi.cli.main import main
@@ -94,8 +95,17 @@ def test_what_cannot_be_said_is_lost_and_ends_nothing(monkeypatch, tmp_path):
         assert main(["reconstruct", source, *QUICK, "--figures", "none"]) == 0
     made = {str(made.relative_to(tmp_path)) for made in tmp_path.rglob("*_cube.h5")}
     assert made == {"a_cube.h5", *(os.path.join("night_cubes", f"{name}_cube.h5") for name in "ab")}
-    for words in (["compare", str(tmp_path / "a_cube.h5")], ["reconstruct", path, "--dry-run", "--output", "b.h5"]):
-        assert main(words) == 1, "what was asked for are words"
+    cube = str(tmp_path / "a_cube.h5")
+    for words in (
+        ["compare", cube],
+        ["spectra", cube, "--at", "1,1"],
+        ["reconstruct", path, "--dry-run", "--output", "b.h5"],
+    ):
+        monkeypatch.setattr(sys, "stderr", said := io.StringIO())
+        assert main(words) == 2, "what was asked for are words"
+        check_words(said.getvalue().splitlines()[-1])
+        assert "standard output: full" in said.getvalue()
+    assert main(["spectra", cube, "--at", "1,1", "--csv", str(tmp_path / "a.csv"), "--quiet"]) == 0
     assert main(["reconstruct", "nothing"]) == 2
     assert 30 < out.tell() < 300
 

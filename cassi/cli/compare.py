@@ -5,7 +5,7 @@ from pathlib import Path
 
 from cassi.cli.options import check
 from cassi.cli.places import check_files
-from cassi.cli.shell import say, warn
+from cassi.cli.shell import check_said, say, warn
 from cassi.cli.spectra import regions_of, write_spectra
 from cassi.errors import InputError, counted
 from cassi.files import replacing
@@ -31,10 +31,11 @@ def run(args: argparse.Namespace) -> int:
     from cassi.looking.comparison import compare
 
     comparison = compare(args.cube, args.reference, frame=args.frame, scaled=args.fit_scale)
-    say(args, str(comparison))
     if args.figure is not None:
         with replacing(args.figure, args.overwrite) as temporary:
             comparison.figure.savefig(temporary)
+    say(args, str(comparison))
+    check_said()
     return 0
 
 
@@ -75,4 +76,5 @@ def compare_places(args: argparse.Namespace) -> int:
     write_spectra(args, spectra, compared)
     for comparison in compared:  # after the files are written: what reads this may close early
         say(args, str(comparison))
+    check_said()
     return 0

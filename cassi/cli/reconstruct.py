@@ -10,7 +10,7 @@ from cassi.cli.many import Drawing, draw_sequence, output_of_many, run_many
 from cassi.cli.options import options_of
 from cassi.cli.places import check_folder, check_written, figures_folder, inputs
 from cassi.cli.reading import Task, make_task, provenance
-from cassi.cli.shell import say, warn
+from cassi.cli.shell import check_said, say, warn
 from cassi.errors import InputError, OutputError, import_extra
 from cassi.files.atomic import check_place
 from cassi.files.writing import Attributes, check_store
@@ -56,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(text, cures=("overwrite",))
     if args.dry_run:
         print(f"\n{would}")
+        check_said()
         return 0
     if kept:
         say(args, messages.finished(task))

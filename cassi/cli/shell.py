@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from cassi.cli.options import printable
-from cassi.errors import InputError, Note, one_line
+from cassi.errors import InputError, Note, OutputError, one_line
 
 INTERRUPTED = "interrupted; no incomplete file was left"
 
@@ -19,15 +19,10 @@ HELP = {
 
 
 def run_and_report(args: argparse.Namespace, run: Callable[[], int]) -> int:
-    """Run a subcommand; what goes wrong is one line on stderr and an exit code.
-
-    1 where its product are words, and these were lost; files are written whether or not that can be said.
-    """
+    """Run a subcommand; what goes wrong is one line on stderr and an exit code."""
     message: object
     try:
-        code = run()
-        words = getattr(args, "dry_run", False) or args.prog.endswith(("compare", "compare.py"))
-        return code or int(words and getattr(sys.stdout, "lost", False))
+        return run()
     except InputError as error:
         code, message = 2, error
     except KeyboardInterrupt:
@@ -45,9 +40,16 @@ def run_and_report(args: argparse.Namespace, run: Callable[[], int]) -> int:
 
 
 def say(args: argparse.Namespace, text: str) -> None:
-    """Print, unless --quiet."""
+    """Print, unless --quiet; what was done is done, whether or not that can be said."""
     if not args.quiet:
         _write(printable(text), sys.stdout)
+
+
+def check_said() -> None:
+    """Raise OutputError if what was printed is lost; for words that are all that was asked for."""
+    sys.stdout.flush()
+    if reason := getattr(sys.stdout, "lost", ""):
+        raise OutputError(f"standard output: {reason}; what was to be printed there is lost")
 
 
 def warn(args: argparse.Namespace, what: object, kind: str = "warning", of: str = "") -> None:

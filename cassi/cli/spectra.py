@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cassi.cli.places import check_files
-from cassi.cli.shell import say
+from cassi.cli.shell import check_said, say
 from cassi.errors import InputError
 from cassi.files.atomic import replacing, write_text
 
@@ -35,6 +35,8 @@ def run(args: argparse.Namespace) -> int:
     write_spectra(args, spectra)
     outputs = ", ".join(name for name in (args.csv, args.figure) if name is not None)
     say(args, f"spectra -> {outputs}" if outputs else table_of(spectra).rstrip())
+    if not outputs:
+        check_said()
     return 0
 
 
