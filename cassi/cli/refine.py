@@ -41,10 +41,10 @@ def run(args: argparse.Namespace) -> int:
             warn(args, f"{m.source}: {check.verdict}; the camera as found does not fit it either")
     first = measurements[0]
     refined.together.save(args.output, of=first, wavelengths=first.wavelengths, overwrite=args.overwrite)
-    elements = fig.mask_error(refined)
-    drawn = {} if elements is None else {"mask_error": elements}
-    if elements is None or not refined.together.model.exact:
+    drawn = {} if folder is None or (elements := fig.mask_error(refined)) is None else {"mask_error": elements}
+    if folder is not None and not refined.together.model.exact:
         drawn |= {"moved": fig.displacement(refined), "sharpness": fig.sharpness(refined)}
+    folder = folder if drawn else None
     draw_and_say(args, refined.summary(), drawn, folder)
     return 0
 
