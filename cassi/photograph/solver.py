@@ -75,7 +75,8 @@ def solve_beside(
     where = _describe(placement)
     evidence = replace(evidence, joint_error=best.error, pose=astuple(placement.pose))
     errors = f"error at held-out detector pixels {best.error:.2%} with it, {error:.2%} without"
-    if not accepts(split.verdict(best.cube), split.verdict(cube)):
+    judge = split.knowing(problem.variance)
+    if not accepts(judge.verdict(best.cube), judge.verdict(cube)):
         message = f"The photograph was not used: {errors} ({where})."
         return replace(alone, side=replace(evidence, message=message))
     result, stages, starts = finish_fit(best, settings.quality, watch)
