@@ -376,8 +376,7 @@ class Settings:
                 check_number(known.name, value, above, is_whole=made.type in (whole, count))
         if self.views not in (None, 1, 2, 4):
             raise InputError(f"views must be 1, 2 or 4, got {self.views!r}", kind="range")
-        if not -(2**63) <= self.seed < 2**63:
-            raise InputError(f"the seed must be a whole number of 64 bits, got {self.seed!r}", kind="range")
+        check_seed(self.seed)
         self.check_together()
 
     def check_together(self, way: Option | None = None, value: object = None) -> None:
@@ -440,6 +439,12 @@ def check_number(name: str, value: Any, above: float | None = None, *, is_whole:
     fits = isinstance(value, right) and not isinstance(value, bool) and math.isfinite(float(value))
     if not (fits and (above is None or float(value) > above)):
         raise InputError(f"{name} must be {what}, got {value!r}", kind="range")
+
+
+def check_seed(seed: int) -> None:
+    """Raise InputError (kind "range") for a seed that random numbers cannot start from."""
+    if not -(2**63) <= seed < 2**63:
+        raise InputError(f"the seed must be a whole number of 64 bits, got {seed!r}", kind="range")
 
 
 def _in_python(name: str) -> str:

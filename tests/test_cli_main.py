@@ -108,7 +108,8 @@ def test_what_goes_wrong_is_one_line_and_a_code(raised, code, capsys):
     def fail() -> int:
         raise raised
 
-    assert shell.run_and_report(argparse.Namespace(debug=False, mask=None, mask_key=None, prog="cassi x"), fail) == code
+    args = argparse.Namespace(debug=False, mask=None, mask_key=None, size=None, prog="cassi x")
+    assert shell.run_and_report(args, fail) == code
     err = capsys.readouterr().err
     assert err.startswith("cassi x: error: ") and err.count("\n") == 1
     check_words(err)

@@ -160,6 +160,7 @@ def test_what_the_end_needs_is_there_before_the_work(tmp_path, monkeypatch, caps
         ["design", "--output", inside],
         ["simulate", "--bench", inside],
         ["export", m, inside, "--format", "h5"],
+        ["export", m, str(tmp_path / "c.h5"), "--format", "mat"],
         ["spectra", m, "--at", "3,3", "--csv", str(tmp_path / "none" / "s.csv")],
     ):
         check_refusal(capsys, main(words))

@@ -4,6 +4,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from cases import write_h5
 from messages import check_refusal, refused
 from scipy.io import savemat
 
@@ -137,6 +138,37 @@ def test_painted_scenes_are_flat_in_the_infrared(tmp_path, capsys):
     assert np.ptp(flat.cube, axis=0).max() < 0.05
     simulated(tmp_path / "visible.h5")
     assert capsys.readouterr().err == ""
+
+
+def test_a_mask_by_band_states_the_number_of_bands(tmp_path):
+    """As the file of a camera does: y = sum_c m_c x_c, displaced."""
+    masks = np.random.default_rng(0).random((3, 24, 32)).astype(np.float32)
+    write_h5(tmp_path / "camera.h5", mask=masks, shifts=np.arange(3) * 2, mask_3d_shift=masks)
+    words = ["simulate", "--mask", str(tmp_path / "camera.h5"), "--output", str(tmp_path / "m.h5"), "--quiet"]
+    assert main(words) == 0
+    m = read_measurement(tmp_path / "m.h5")
+    assert m.shifts == (0, 2, 4) and m.cube.shape == (3, 24, 32)
+    shifted = sum(np.pad(m.cube[c] * masks[c], ((0, 0), (2 * c, 4 - 2 * c))) for c in range(3))
+    np.testing.assert_allclose(m.y, shifted, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--seed", "99999999999999999999"], ["--seed", "99999999999999999999", "--bench"],
+        ["--wavelengths", "1e30:2e30:8"], ["--wavelengths="], ["--wavelengths=", "--cube", "cube.npy"],
+        ["--mask", "masks.npy", "--num-bands", "4", "--size", "24x32"], ["--full-well", "1e19"],
+    ],
+)  # fmt: skip
+def test_what_cannot_be_simulated_is_said_in_a_line(tmp_path, capsys, monkeypatch, options):
+    """Seeds of more than 64 bits, and what else no camera or scene has."""
+    monkeypatch.chdir(tmp_path)
+    np.save("masks.npy", np.eye(24, 32, dtype=np.float32)[None].repeat(5, 0))
+    np.save("cube.npy", np.ones((3, 16, 16), np.float32))
+    place = tmp_path / "m.h5"
+    options = [*options, str(place)] if "--bench" in options else [*options, "--output", str(place)]
+    check_refusal(capsys, main(["simulate", *options]))
+    assert not place.exists()
 
 
 def test_what_does_not_go_together(tmp_path, capsys):

@@ -25,7 +25,7 @@ def test_presets(name):
     [
         ("450:650:5", [450, 500, 550, 600, 650]), ("650:450:3", [650, 550, 450]), ("500:500:1", [500]),
         ("450, 510.5,600", [450, 510.5, 600]), ("0.45,0.6", [450, 600]),  # micrometers
-        *((text, None) for text in ("unknown", "Unknown", "none", " ")),
+        *((text, None) for text in ("unknown", "Unknown", "none")),
     ],
 )  # fmt: skip
 def test_ranges_and_lists(text, expected):
@@ -46,7 +46,18 @@ def test_files(tmp_path):
     refused(parse_wavelengths, str(tmp_path / "w.npz"), 2)
 
 
-WRONG = "mst-29", "450:650", "450:650:2.5", "450:650:0", "450:inf:3", "450:650:28", "450,500,-600", "450,500,nan"
+WRONG = (
+    "mst-29",
+    "450:650",
+    "450:650:2.5",
+    "450:650:0",
+    "450:inf:3",
+    "450:650:28",
+    "450,500,-600",
+    "450,500,nan",
+    "",
+    "1e30:2e30:3",
+)
 
 
 @pytest.mark.parametrize("text", WRONG)

@@ -133,3 +133,4 @@ def test_what_is_refused():
     for bad in (-0.1, math.nan, torch.tensor([1.0, -2.0])[:, None, None]):
         refused(TVDenoiser, bad, error=ValueError)
     refused(TVDenoiser, 0.1, error=ValueError, memory=2)
+    refused(TVDenoiser, 0.1, error=ValueError, num_iters=2.5)

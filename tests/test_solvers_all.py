@@ -186,7 +186,13 @@ def test_a_failing_denoiser_is_named_by_its_iteration(solve, bad):
 def test_what_solvers_refuse(solve):
     A, _ = camera()
     y = noisy(A)
-    for options in [{"num_iters": 0}, {"tv_weight": -0.1}, {"x0": torch.zeros(2, 5, 4, dtype=F64)}]:
+    for options in [
+        {"num_iters": 0},
+        {"num_iters": 2.5},
+        {"tv_weight": -0.1},
+        {"tv_weight": math.inf},
+        {"x0": torch.zeros(2, 5, 4, dtype=F64)},
+    ]:
         refused(solve, A, y, error=ValueError, **{"num_iters": 3, **options})
     for shape in [(2, 3, 5, 4), (1, 3, 5, 4)]:
         refused(solve, A, y, error=ValueError, num_iters=3, x0=torch.zeros(shape, dtype=F64))
@@ -194,7 +200,7 @@ def test_what_solvers_refuse(solve):
     refused(solve, A, y.float(), error=TypeError, num_iters=3)
 
 
-@pytest.mark.parametrize("rho", [0.0, -1.0, math.nan])
+@pytest.mark.parametrize("rho", [0.0, -1.0, math.nan, math.inf])
 @pytest.mark.parametrize("solve", [partial(admm, prox_g=shrink), partial(admm_tv, tv_weight=0.1)])
 def test_admm_needs_a_positive_penalty(solve, rho):
     A, _ = camera()

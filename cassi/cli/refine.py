@@ -18,6 +18,7 @@ from cassi.priors.learned import DEFAULT
 from cassi.running.progress import StepBar
 from cassi.running.scene import recheck_mask
 from cassi.self_calibration import refined_camera
+from cassi.settings import check_seed
 
 MAX_CAPTURES = 12  # captures that a camera is fitted to
 
@@ -26,6 +27,7 @@ def run(args: argparse.Namespace) -> int:
     """Read the captures, fit the camera, write, report."""
     from cassi.looking import camera_figures as fig
 
+    check_seed(args.seed)
     folder = figures_folder(args.figures, Path(args.output))
     measurements = _captures(args)
     with StepBar(refined_camera.fit_steps([m.source for m in measurements]), shown=not args.quiet) as bar:

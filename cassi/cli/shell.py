@@ -34,7 +34,9 @@ def run_and_report(args: argparse.Namespace, run: Callable[[], int]) -> int:
             raise
         code, message = 1, f"internal error, {type(error).__name__}: {one_line(error)} (--debug shows where)"
         if isinstance(error, MemoryError) or "memory" in str(error).lower():  # torch raises a RuntimeError
-            message = f"out of memory: {one_line(error)}; use --device cpu or a smaller measurement"
+            cure = "use --device cpu or a smaller measurement" if hasattr(args, "device") else "ask for less"
+            sizes = () if hasattr(args, "device") else ("size", "num_bands", "bands", "step")
+            message = Note(f"out of memory: {one_line(error)}; {cure}", cures=sizes)
     warn(args, message, kind="error")
     return code
 

@@ -12,7 +12,7 @@ import torch
 from cassi.cli.options import check, options_of, values_for
 from cassi.cli.places import check_files, check_folder
 from cassi.cli.shell import command_line, say, warn
-from cassi.errors import InputError, one_line
+from cassi.errors import InputError, counted, one_line
 from cassi.files import read_cube, write_measurement
 from cassi.files.cubes import read_mask
 from cassi.files.filters import read_masks
@@ -22,6 +22,7 @@ from cassi.optics.measurement import RELATIVE, Measurement
 from cassi.optics.other_cameras import double_disperser
 from cassi.photograph.picture import expected_response, write_side_picture
 from cassi.photograph.similarity import Similarity
+from cassi.settings import check_seed
 from cassi.simulation.camera import move_scene, random_mask, side_photograph, simulate, stack_masks, video_of
 from cassi.simulation.optical_bench import simulate_bench, write_bench
 from cassi.simulation.scene import procedural_scene
@@ -37,6 +38,7 @@ def run(args: argparse.Namespace) -> int:
     """Make the scene and the mask, photograph, write, report."""
     if (args.bench is None) == (args.output is None):
         raise InputError("give --output FILE for a measurement, or --bench DIR for the frames of a calibration")
+    check_seed(args.seed)
     try:
         return run_bench(args) if args.bench is not None else run_scene(args)
     except InputError:
@@ -64,6 +66,11 @@ def run_scene(args: argparse.Namespace) -> int:
         if not os.path.exists(args.mask):
             raise InputError(f"--mask {args.mask}: neither {', '.join(MASK_KINDS)} nor a file")
         mask = torch.from_numpy(read_mask(args.mask, count=args.shots if args.shots > 1 else args.num_bands))
+        if mask.ndim == 3 and args.shots == 1:  # a mask for each band
+            if args.num_bands not in (None, len(mask)):
+                what = f"{args.mask} has a mask for each of {counted(len(mask), 'band')}"
+                raise InputError(f"{what}, --num-bands asks for {args.num_bands}; leave it out")
+            args.num_bands = len(mask)
     cube, wavelengths = make_cube(args, None if mask is None else mask.shape[-2:], scene_source)
     if args.truth_bits is not None:
         if not 1 <= args.truth_bits <= 20:
@@ -152,7 +159,8 @@ def make_cube(
 ) -> tuple[torch.Tensor, np.ndarray | None]:
     """The truth (C, H, W) and its wavelengths, painted or read."""
     if args.cube is None:
-        chosen = parse_wavelengths(args.wavelengths or f"450:650:{args.num_bands or 28}", args.num_bands)
+        usual = f"450:650:{args.num_bands or 28}"
+        chosen = parse_wavelengths(usual if args.wavelengths is None else args.wavelengths, args.num_bands)
         if chosen is None:
             raise InputError("a painted scene needs wavelengths: its colors depend on them")
         if chosen.min() < PAINTED[0] or chosen.max() > PAINTED[1]:
@@ -165,7 +173,7 @@ def make_cube(
     if count > values.shape[-3]:
         raise InputError(f"{args.cube} has {values.shape[-3]} bands, --num-bands asks for {count}")
     wavelengths = None if wavelengths is None else wavelengths[len(wavelengths) - count :]
-    if args.wavelengths:
+    if args.wavelengths is not None:
         chosen = parse_wavelengths(args.wavelengths, count)
         for note in differing(chosen, wavelengths):
             warn(args, note)

@@ -41,7 +41,7 @@ def parse_wavelengths(text: str, num_bands: int | None, *, of: str = "bands") ->
         array([450., 500., 550., 600., 650.])
     """
     text = text.strip()
-    if text.lower() in ("unknown", "none", ""):
+    if text.lower() in ("unknown", "none"):
         return None
     if text.lower() in PRESETS:
         values = np.array(PRESETS[text.lower()].wavelengths)

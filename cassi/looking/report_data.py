@@ -224,6 +224,9 @@ def read_report(path: PathLike, *, frame: int = 0) -> ReportData:
         raise InputError(f"{path}: is {container.format}, expected a result in HDF5; write the result as .h5")
     entries = {entry.name: entry for entry in container.entries if entry.dtype is not None}
     if "mask" in entries and not container.is_result:
+        if container.find("measurement") is None:
+            what = "this is the file of a camera, not the result of a run; reconstruct a snapshot through it"
+            raise InputError(f"{path}: {what}")
         what = "this is a measurement, not the result of a run; reconstruct it first"
         raise InputError(f"{path}: {what}", kind="measurement")
     if "cube" not in entries or len(entries["cube"].shape) not in (3, 4):

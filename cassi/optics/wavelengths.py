@@ -143,7 +143,7 @@ def span(nm: Sequence[float] | np.ndarray) -> str:
 def check_wavelengths(values: np.ndarray, num_bands: int, name: str, *, of: str = "bands") -> np.ndarray:
     """Return the list as (C,) float64 [nm]; values below 10 are taken as micrometers.
 
-    InputError: not `num_bands` values, or values that are not finite, all different and above 100 nm.
+    InputError: not `num_bands` values, or values that are not finite, all different and from 100 nm to 100 um.
     """
     values = np.asarray(values, dtype=np.float64).reshape(-1)
     if values.size != num_bands:
@@ -154,6 +154,6 @@ def check_wavelengths(values: np.ndarray, num_bands: int, name: str, *, of: str 
         raise InputError(f"{name}: wavelengths must all differ, one is repeated; give one for each of the {of}")
     # No optical band is near 10 nm: such numbers are micrometers. Rounding turns 0.45 um into exactly 450 nm.
     values = np.round(values * 1e3, 9) if 1e-3 * MIN_WAVELENGTH < values.max() < 10 else values
-    if values.min() < MIN_WAVELENGTH:
+    if not MIN_WAVELENGTH <= values.min() <= values.max() <= MAX_WAVELENGTH:
         raise InputError(f"{name}: no lens transmits {values.min():g} to {values.max():g} nm; give wavelengths in nm")
     return values

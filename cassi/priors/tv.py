@@ -10,6 +10,8 @@ After Chambolle (2005), "Total variation minimization and a class of binary MRF 
 Teboulle, IEEE TIP 18 (2009).
 """
 
+from numbers import Integral
+
 import torch
 from torch import Tensor
 
@@ -76,7 +78,7 @@ class TVDenoiser:
             with which accelerated GAP gives better cubes.
 
     Raises:
-        ValueError: negative weight; memory outside [0, 1].
+        ValueError: a weight that is negative or not finite; dual steps that are no whole number; memory outside [0, 1].
 
     Example:
         >>> TVDenoiser(1.0, num_iters=50)(torch.tensor([[[0.0, 4.0]]]), 0)
@@ -85,8 +87,10 @@ class TVDenoiser:
 
     def __init__(self, weight: float | Tensor, *, num_iters: int = 3, memory: float = 1.0) -> None:
         w = weight if isinstance(weight, Tensor) else torch.tensor(weight, dtype=torch.float64, device="cpu")
-        if not bool((w >= 0).all()):
-            raise ValueError(f"weight must be >= 0, got {float(w.min())}")
+        if not bool((right := (w >= 0) & w.isfinite()).all()):
+            raise ValueError(f"the weight of total variation must be >= 0 and finite, got {float(w[~right][0])}")
+        if not (isinstance(num_iters, Integral) and num_iters >= 0):
+            raise ValueError(f"the dual steps must be a whole number, at least 0, got {num_iters!r}")
         self._weight, self._num_iters = w, num_iters
         if not 0 <= memory <= 1:
             raise ValueError(f"memory must be between 0 and 1, got {memory}")

@@ -1,5 +1,6 @@
 """Alternating direction method of multipliers for 1/2 |Phi x - y|^2 + g(x)."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -69,8 +70,8 @@ def admm(
 
 
 def _check_penalty(rho: float) -> None:
-    if not rho > 0:
-        raise ValueError(f"rho must be positive, got {rho}; it weighs the prior's cube against the data's")
+    if not 0 < rho < math.inf:
+        raise ValueError(f"rho must be positive and finite, got {rho}; it weighs the prior's cube against the data's")
 
 
 def admm_tv(

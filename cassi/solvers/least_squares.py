@@ -1,5 +1,7 @@
 """Linear reconstruction: damped least squares in closed form or by conjugate gradients."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -40,8 +42,8 @@ def least_squares(
         FloatingPointError: NaN or Inf; the message names the iteration.
     """
     check_measurement(A, y)
-    if not damping >= 0:
-        raise ValueError(f"damping must be >= 0, got {damping}")
+    if not 0 <= damping < math.inf:
+        raise ValueError(f"damping must be >= 0 and finite, got {damping}")
     if A.exact:
         loop = Loop(1, tol=0.0, monitor=monitor, name="least squares")
         for _ in loop:

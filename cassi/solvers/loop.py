@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Literal, NamedTuple
 
 import torch
@@ -70,8 +71,8 @@ class Loop:
     """
 
     def __init__(self, num_iters: int, *, tol: float, monitor: Monitor | None, name: str, records: bool = True) -> None:
-        if num_iters < 1:
-            raise ValueError(f"num_iters must be at least 1, got {num_iters}")
+        if not (isinstance(num_iters, Integral) and num_iters >= 1):
+            raise ValueError(f"num_iters must be a whole number, at least 1, got {num_iters!r}")
         if not tol >= 0:
             raise ValueError(f"tol must be >= 0, got {tol}")
         self._num_iters, self._tol, self._monitor, self._name = num_iters, tol, monitor, name

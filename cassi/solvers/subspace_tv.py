@@ -1,5 +1,6 @@
 """Reconstruction in a spectral subspace with total variation of the coefficient images: the default solver."""
 
+import math
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self
@@ -177,8 +178,8 @@ def _check(
 ) -> None:
     """Raise ValueError where y, basis or state do not fit the camera, or a number is out of range."""
     check_measurement(A, y)
-    if not isinstance(tv_weight, Tensor | None) and not tv_weight > 0:
-        raise ValueError(f"tv_weight must be positive, got {tv_weight}")
+    if not isinstance(tv_weight, Tensor | None) and not 0 < tv_weight < math.inf:
+        raise ValueError(f"tv_weight must be positive and finite, got {tv_weight}")
     if not 0 <= momentum <= MAX_MOMENTUM:
         raise ValueError(f"momentum must be 0 to 1/3, beyond which the iteration diverges, got {momentum}")
     if basis.ndim != 2 or basis.shape[1] != A.cube_shape[0]:
