@@ -10,8 +10,6 @@ After Chambolle (2005), "Total variation minimization and a class of binary MRF 
 Teboulle, IEEE TIP 18 (2009).
 """
 
-from numbers import Integral
-
 import torch
 from torch import Tensor
 
@@ -89,7 +87,7 @@ class TVDenoiser:
         w = weight if isinstance(weight, Tensor) else torch.tensor(weight, dtype=torch.float64, device="cpu")
         if not bool((right := (w >= 0) & w.isfinite()).all()):
             raise ValueError(f"the weight of total variation must be >= 0 and finite, got {float(w[~right][0])}")
-        if not (isinstance(num_iters, Integral) and num_iters >= 0):
+        if not hasattr(num_iters, "__index__") or num_iters < 0:  # 2.5
             raise ValueError(f"the dual steps must be a whole number, at least 0, got {num_iters!r}")
         self._weight, self._num_iters = w, num_iters
         if not 0 <= memory <= 1:

@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Literal, NamedTuple
 
 import torch
@@ -71,7 +70,7 @@ class Loop:
     """
 
     def __init__(self, num_iters: int, *, tol: float, monitor: Monitor | None, name: str, records: bool = True) -> None:
-        if not (isinstance(num_iters, Integral) and num_iters >= 1):
+        if not hasattr(num_iters, "__index__") or num_iters < 1:  # 2.5
             raise ValueError(f"num_iters must be a whole number, at least 1, got {num_iters!r}")
         if not tol >= 0:
             raise ValueError(f"tol must be >= 0, got {tol}")
