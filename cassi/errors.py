@@ -18,8 +18,8 @@ class Lossy:
         lost: why it is, "" if nothing is.
     """
 
-    def __init__(self, stream: Any) -> None:
-        self._stream, self.lost = stream, ""
+    def __init__(self, stream: Any, lost: str = "") -> None:
+        self._stream, self.lost = stream, lost
 
     def _try(self, call: Callable[[], object]) -> None:
         try:
@@ -49,7 +49,7 @@ def writable_streams() -> Iterator[None]:
     before = sys.stdout, sys.stderr
     errors = [getattr(stream, "errors", None) for stream in before]
     with open(os.devnull, "w", encoding="utf-8") as nothing:
-        usable = (nothing if s is None or getattr(s, "closed", False) else s for s in before)
+        usable = (Lossy(nothing, "closed") if s is None or getattr(s, "closed", False) else s for s in before)
         sys.stdout, sys.stderr = (s if isinstance(s, Lossy) else Lossy(s) for s in usable)
         try:
             _set_errors(before, ["backslashreplace"] * 2)

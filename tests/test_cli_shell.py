@@ -53,6 +53,8 @@ def test_without_a_console(tmp_path, monkeypatch, stream):
     assert main(["simulate", "--size", "32x32", "--num-bands", "4", "--output", path]) == 0
     assert main(["reconstruct", path, *QUICK, "--figures", "none"]) == 0
     assert main(["reconstruct", f"{path}Ω"]) == 2
+    cube = path.replace(".h5", "_cube.h5")
+    assert main(["spectra", cube, "--at", "1,1"]) == (0 if stream == "ascii" else 2), "what was asked for is lost"
     mask = torch.rand(16, 16, generator=torch.Generator().manual_seed(0))
     y = cassi.CASSI.from_step(mask, 2, 4).forward(torch.ones(4, 16, 16))
     cassi.reconstruct(y, mask, num_bands=4, solver="gap-tv", num_iters=2, progress=True)

@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
             raise InputError(f"{target}: expected a file ending in {suffixes}, or a folder and --format h5, tif ...")
         check_folder(target).mkdir(parents=True, exist_ok=True)
         pairs = [(file, target / f"{file.stem}.{suffix}") for file in files]
-    elif args.format and WRITERS.get(f".{args.format}") is not WRITERS[target.suffix.lower()]:
+    elif args.format and WRITERS.get(f".{args.format.lower()}") is not WRITERS[target.suffix.lower()]:
         raise InputError(f"{target} is not of the format {args.format}; leave --format out, it is for folders")
     (option,) = (option for option in options_of("export") if option.name == "output")
     taken = inputs([], args, files)
