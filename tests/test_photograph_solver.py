@@ -14,8 +14,10 @@ import cassi
 from cassi import CASSI, SidePicture
 from cassi.choice.stages import Learned, Tv
 from cassi.cli.main import main
+from cassi.evidence import judge
 from cassi.looking.metrics import psnr
 from cassi.optics.measurement import Measurement
+from cassi.photograph import solver
 from cassi.photograph.picture import expected_response, read_side_picture
 from cassi.photograph.similarity import Similarity
 from cassi.photograph.solver import _fill_blank_corners
@@ -40,12 +42,19 @@ def photograph(x: torch.Tensor) -> np.ndarray:
     return side_photograph(x, R, pose=Similarity(1.5, 1.0, 2.0, -2.0)).numpy()
 
 
-def test_a_color_picture_is_worth_decibels(snapshot):
-    x, mask, y, alone = snapshot
+def test_a_color_picture_is_worth_decibels(snapshot, monkeypatch):
+    (x, mask, y, alone), judged = snapshot, list[float]()
+
+    def accepts(new, old):
+        judged.append(float(old.squared.mean()))
+        return judge.accepts(new, old)
+
+    monkeypatch.setattr(solver, "accepts", accepts)
     side = SidePicture(photograph(x))
     found = cassi.reconstruct(y, mask, num_bands=8, wavelengths=WAVELENGTHS, camera="as-given", side=side)
     assert psnr(found.cube.clamp(0, 1), x) > psnr(alone.cube.clamp(0, 1), x) + 3
     assert found.choice["side"]["used"]
+    assert 0.05 < judged[0] < 5, "errors count relative to the noise, which the snapshot is known to have"
     assert "photograph" in found.explain()
     assert json.loads(json.dumps(found.choice))["side"]["pose"][0] == pytest.approx(1.5, abs=0.01)
     assert found.plan.as_dict() == alone.plan.as_dict() == found.choice["plan"], "for snapshots without a picture, too"
