@@ -1,12 +1,13 @@
 """The default solver: everything it needs is chosen from the measurement alone.
 
-1. A random 2 % of the detector pixels is held out: their row weight is 0, which takes them out of the data term
-   exactly. How well a cube predicts them is an error estimate that needs no truth (`held_out`).
+1. Some 2.5 % of the detector pixels, single ones and blocks, are held out at random: their row weight is 0, which
+   takes them out of the data term exactly. How well a cube predicts them is an error estimate that needs no truth
+   (`held_out`).
 2. A pilot, a short run of total variation with smooth spectra, gives the spectra of the scene, in which all else is
    solved (`bases`), and a first estimate of the noise, variance = alpha y + beta, if it is unknown (`noise`).
-3. Stages: total variation, whose residual gives the final estimate of the noise. Then a non-local prior and a network
-   unrolled through the camera, each of which the judge accepts or rejects (`stages`, `judge`), and a filter of weak
-   coefficients by the brightness (`guided`).
+3. Stages: total variation, whose errors at held-out pixels give the final estimate of the noise. Then a non-local
+   prior and a network unrolled through the camera, each of which the judge accepts or rejects (`stages`, `judge`), and
+   a filter of weak coefficients by the brightness (`guided`).
 
 For a frame larger than 320 x 320 pixels noise and basis are chosen on a window of that size; the spectra of the scene
 are learned from the whole frame, and the stages are judged on all of it.
@@ -182,9 +183,9 @@ def run_stages(
 ) -> tuple[State, Plan, Evidence]:
     """Run the stages, judged by the held-out pixels of this split; returned with the complete plan and the evidence.
 
-    Unknown noise is estimated from the residual of total variation: the pilot's includes the error of smooth spectra.
-    On four windows of CAVE scenes (128 x 128 pixels) that gains 0.3 dB at 1,000 electrons, 0.03 at 10,000 and 0.02
-    without noise over the best fraction, six tenths, of the pilot's.
+    Unknown noise is estimated from the held-out errors of total variation: the pilot's include the error of smooth
+    spectra. On four windows of CAVE scenes (128 x 128 pixels) that gains 0.3 dB at 1,000 electrons, 0.03 at 10,000 and
+    0.02 without noise over the best fraction, six tenths, of the pilot's.
     """
     first, chains = default_stages(split.A, settings)
     judged = settings.prior == "auto" and bool(chains)
@@ -194,7 +195,7 @@ def run_stages(
     if plan.noise.source != STATED:
         plan = replace(plan, noise=fit_noise(split, split.verdict(state.x, imprint=False).squared))
         problem = replace(problem, variance=plan.noise.variance(split.y))
-    split = split.knowing(plan.noise.variance(split.y))  # from here on errors of the mask are integrated out
+    split = split.knowing(plan.noise.variance(split.y))  # from here on what errors of the mask explain is taken off
     verdict = split.verdict(state.x) if judged else None
     last = None if settings.quality == "fast" else Guided()
     best, trials = run_chains(split, problem, state, () if watch.over else chains, watch, verdict, last)

@@ -30,7 +30,7 @@ class Plan:
         basis: its name, with the number of components: "scene-10", learned from a pilot; "narrow-10", from a cube with
             all bands free.
         vectors: (K, C), the basis itself.
-        noise: variance of y; where unknown, with the residual of total variation.
+        noise: variance of y; where unknown, with the held-out errors of total variation.
         relative_level: of the objects, in units of the mean brightness: the weights of priors are relative to it.
         stages: in order, see `cassi.choice.stages`.
         learned: the network of its stages; None without one.

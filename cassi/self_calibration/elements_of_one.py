@@ -95,9 +95,9 @@ def learn_from_one(
 
 
 class _Explained(NamedTuple):
-    """The mean of e, (H, W), its spread s relative to the mask's greatest transmission, by how many standard errors
-    held-out pixels are predicted better with it than by texture alone, the share of their squares it explains, the
-    share that errors of this spread are expected to add, and the squares that texture alone leaves of them."""
+    """The mean of e, (H, W), its spread s relative to the mask's greatest transmission, by how many standard errors the
+    best one predicts held-out pixels better than texture alone, the share of their squares that e explains, the share
+    that errors of this spread are expected to add, and the squares that texture alone leaves of them."""
 
     error: Tensor
     spread: float

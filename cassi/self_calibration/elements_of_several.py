@@ -37,17 +37,16 @@ from cassi.self_calibration.mask_error import (
     smooth_part,
     without_texture,
 )
+from cassi.self_calibration.trials import WINDOW
 
 HELD_OUT = 0.1  # of the detector pixels: five times as many as a choice of solvers needs
 ROUNDS = 2  # of scenes and mask
 # Of the mask's error, relative to its greatest transmission, and of the sensitivity, that are tried.
 SPREADS = tuple(MASK_ERROR * 2**k for k in range(4))
 BAND_TERMS = 2  # of the mask's error by band, beside what all bands share: a third explains 0.3 % more
-ROWS = 200  # at least, of large captures, by which spreads are chosen: the error of one row tells nothing of another
 MIN_SIDE = 96  # of a mask whose error is looked for: smaller snapshots have too few pixels that judge [pixel]
 MIN_EXPLAINED = 0.02  # of the variance of the kept residual that an error must explain
-CLEARLY = 0.005  # more of it that a spread twice as large must explain
-TINY = 1e-12  # of y of brightness 1, squared
+CLEARLY = MIN_EXPLAINED / 4  # more of it that a spread twice as large must explain
 DARK = 0.02  # detector pixels below this share of the brightest are not fitted to, nor captures
 # Correlation of the pictures of two captures above which they show one scene: 0.75 at least where the lamp or a part of
 # the scene was exchanged, 0.59 at most between captures of different scenes by two real cameras.
@@ -62,7 +61,7 @@ class MaskError:
         error: e, to be added to the mask where it is accepted: of all bands (H, W), or of each (C, H, W).
         gain: g, (H, W'), by which detector pixels exceed the usual sensitivity, likewise; None where that explains
             nothing, or of a single capture.
-        accepted: whether detector pixels that no fit has seen are predicted better with it.
+        accepted: whether detector pixels that no fit has seen are predicted better with that of the first round.
         explained: share of the variance of kept residuals that it explains, a number for each round.
         growth: that share by the number of captures fitted to, (number, share); whether more would explain more.
         errors: held-out error of short reconstructions, (captures, 2): as given, and corrected.
@@ -230,9 +229,9 @@ def _tuned(residuals: Sequence[Residual], top: float) -> _Tuned:
     """The fit whose spreads predict each capture best from the others.
 
     In turn for the mask's error, what differs of it by band, and the sensitivity, which would take that up in stripes
-    along the rows; then by band anew, which took up the sensitivity.
+    along the rows; then by band again, which took up the sensitivity.
     """
-    some = [one.rows(ROWS) for one in residuals]
+    some = [one.rows(WINDOW) for one in residuals]  # rows have errors of their own, so these stand for all
 
     @functools.cache
     def explained(spreads: _Spreads) -> float:
@@ -253,7 +252,7 @@ def _tuned(residuals: Sequence[Residual], top: float) -> _Tuned:
 
 def _growth(residuals: Sequence[Residual], best: _Tuned, top: float) -> tuple[tuple[int, float], ...]:
     """What fits of that kind to 1, 2, 4, ... and all others explain of a capture: ((1, share), ...)."""
-    some, others = [one.rows(ROWS) for one in residuals], len(residuals) - 1
+    some, others = [one.rows(WINDOW) for one in residuals], len(residuals) - 1
     counts = [2**k for k in range(others.bit_length()) if 2**k < others]
     shares = [(count, _by_others(some, count, best.spreads, top)) for count in counts]
     return (*shares, (others, best.explained)) if others else ()
@@ -268,7 +267,7 @@ def _by_others(residuals: Sequence[Residual], count: int, spreads: _Spreads, top
     sums = residuals[0].r.new_zeros(2, dtype=torch.float64)  # left, and in total
     for n, one in enumerate(residuals):
         found = spreads.fit(ring[n + 1 : n + 1 + count], top)
-        weight = torch.where(one.weight > 0, 1 / one.y.square().clamp(min=TINY), 0)
+        weight = torch.where(one.weight > 0, one.y, math.inf).square().reciprocal()
         sums += torch.stack([((one.r - found.of(one)).square() * weight).sum(), (one.r.square() * weight).sum()])
     left, total = sums.tolist()
     return 1 - left / total if total > 0 else 0.0

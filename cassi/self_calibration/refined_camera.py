@@ -81,13 +81,13 @@ QUANTITIES: dict[str, Callable[[FoundCamera], float]] = {
 }
 
 
-@undisturbed
 def fit_steps(names: Sequence[str]) -> list[str]:
     """The steps of `calibrate_from_captures` on captures of these names."""
     alone = [f"fit to capture {k} alone, {name}" for k, name in enumerate(names, 1)] if len(names) > 1 else []
     return ["fit to all captures", *alone, "compare on held-out pixels"]
 
 
+@undisturbed
 def calibrate_from_captures(
     measurements: Sequence[Measurement],
     *,

@@ -53,11 +53,11 @@ def find_camera(
 ) -> FoundCamera:
     """Find the camera from snapshots of unknown scenes: one measurement, or several with one mask.
 
-    A model of its pose and optics is fitted to the mask's pattern in the snapshots
-    (`cassi.self_calibration.pose`). It is taken where blocks that it was not fitted to are explained clearly
-    better, and a short reconstruction with it predicts held-out detector pixels better too; else the camera is left as
-    given. Then defects of the detector are left out (`cassi.self_calibration.defects`), and the error of each element
-    of the mask is learned (`elements_of_one` capture, `elements_of_several`), and taken where held-out pixels agree.
+    A model of its pose and optics is fitted to the mask's pattern in the snapshots (`cassi.self_calibration.pose`).
+    Each group of terms is taken where blocks that it was not fitted to are explained clearly better, and the model
+    where a short reconstruction with it predicts held-out detector pixels better too; else the camera is left as given.
+    Then defects of the detector are left out (`cassi.self_calibration.defects`), and the error of each element of the
+    mask is learned (`elements_of_one`, `elements_of_several`), and taken where held-out pixels agree.
 
     Args:
         measurements: with the mask and the shifts as believed.
