@@ -120,7 +120,7 @@ def test_frames_that_are_solved_alone(monkeypatch, alone):
     elif alone == "a budget":
         options = {"budget": 1000.0}
     elif alone == "a stage of its own":
-        monkeypatch.setattr(Tv, "together", False)
+        monkeypatch.setattr(Tv, "of_one_scene", True)
     monkeypatch.setattr("cassi.running.pipeline.solve_together", None)
     stack = torch.stack([scene()[2], 0.5 * scene()[2]])
     with pretend_cuda(), warnings.catch_warnings():

@@ -88,8 +88,11 @@ NAMES = sorted({*OF_FILE, *NUMERIC, "axes", "interleave"})
 
 
 def comes_of(name: str, value: object) -> str:
-    """What is no number, or out of range, is refused; other numbers may not go with the rest of the file."""
-    if name not in NUMBERS or not isinstance(value, int | float | str):
+    """What is no number, or out of range, is refused; other numbers may not go with the rest of the file.
+
+    An empty text states nothing.
+    """
+    if name not in NUMBERS or not isinstance(value, int | float | str) or not str(value).strip():
         return EITHER
     number, (low, high) = math.nan, RANGES.get(name, (-math.inf, math.inf))
     with suppress(ValueError, OverflowError):

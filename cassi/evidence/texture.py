@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from cassi.kernels.images import gaussian_blur
@@ -17,7 +18,6 @@ def texture(x: Tensor) -> tuple[Tensor, Tensor]:
 
     h_c = x_c - G_4 x_c,    rms(h_c) / mean(G_4 x_c),    corr(h_c, sum_b h_b - h_c)
     """
-    x = x / x.amax().clamp(min=torch.finfo(x.dtype).tiny)  # in any unit: squares of squares leave single precision
     light = gaussian_blur(x.mean(0, keepdim=True), BRIGHT)[0]
     lit = light > LIT * light.flatten().kthvalue(max(1, round(0.9 * light.numel()))).values
     level = gaussian_blur(x, FINE)
@@ -25,8 +25,7 @@ def texture(x: Tensor) -> tuple[Tensor, Tensor]:
     rms = h.square().mean(1).sqrt() / level.mean(1).clamp(min=torch.finfo(x.dtype).tiny)
     others = h.sum(0) - h
     h, others = (v - v.mean(1, keepdim=True) for v in (h, others))
-    scale = (h.square().sum(1) * others.square().sum(1)).sqrt().clamp(min=torch.finfo(x.dtype).tiny)
-    return rms, (h * others).sum(1) / scale
+    return rms, F.cosine_similarity(h, others, dim=1, eps=torch.finfo(x.dtype).tiny)
 
 
 def unresolved_bands(x: Tensor) -> tuple[int, ...]:

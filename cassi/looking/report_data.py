@@ -226,7 +226,7 @@ def read_report(path: PathLike, *, frame: int = 0) -> ReportData:
     if "mask" in entries and not container.is_result:
         if container.find("measurement") is None:
             what = "this is the file of a camera, not the result of a run; reconstruct a snapshot through it"
-            raise InputError(f"{path}: {what}")
+            raise InputError(f"{path}: {what}", kind="no result")
         what = "this is a measurement, not the result of a run; reconstruct it first"
         raise InputError(f"{path}: {what}", kind="measurement")
     if "cube" not in entries or len(entries["cube"].shape) not in (3, 4):
