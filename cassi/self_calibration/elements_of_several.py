@@ -261,7 +261,7 @@ def _growth(residuals: Sequence[Residual], best: _Tuned, top: float) -> tuple[tu
 def _by_others(residuals: Sequence[Residual], count: int, spreads: _Spreads, top: float) -> float:
     """Share of the variance of each capture that a fit to the `count` which follow explains; after the last, the first.
 
-    Where snapshots are bright their misfit counts by the light: as much as that of dark ones.
+    A misfit counts relative to the light: that of a bright pixel as much as that of a dark one.
     """
     ring = [*residuals, *residuals]
     sums = residuals[0].r.new_zeros(2, dtype=torch.float64)  # left, and in total
