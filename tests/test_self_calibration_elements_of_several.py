@@ -11,6 +11,7 @@ from scipy import ndimage
 
 import cassi
 from cassi.choice.stages import NonLocal
+from cassi.cli.main import run
 from cassi.evidence import fitting
 from cassi.evidence.held_out import hold_out
 from cassi.evidence.noise import NoiseModel
@@ -146,6 +147,18 @@ def test_the_file_of_a_camera_keeps_the_sensitivity(given, true, tmp_path):
     assert again.mask_error == m.mask_error == found.left and again.origin["refined"] == m.origin["refined"]
     FoundCamera.as_given(m).save(tmp_path / "one.h5", of=replace(m, origin={"saturated": 3}))
     assert not np.any(read_measurement(tmp_path / "y.h5", mask=tmp_path / "one.h5").bad_pixels)
+
+    # by the commands that save one, too
+    write_arrays(tmp_path / "z.h5", {"measurement": ms[1].y})
+    y, z = str(tmp_path / "y.h5"), str(tmp_path / "z.h5")
+    for name, files in (("single", [y]), ("folder", [y, z])):
+        saved, words = tmp_path / f"{name}.h5", ["--solver", "gap-tv", "--iterations", "1", "--figures", "none"]
+        words += ["--mask", str(tmp_path / "camera.h5"), "--save-camera", str(saved), "--quiet"]
+        place = str(tmp_path / (name if len(files) > 1 else f"{name}_cube.h5"))
+        assert run("reconstruct", [*files, *words, "--output", place], "cassi reconstruct") == 0
+        kept = read_measurement(y, mask=saved)
+        np.testing.assert_array_equal(kept.sensitivity, m.sensitivity)
+        assert kept.mask_error is not None and kept.origin["refined"]
 
     # what more captures would explain is said and drawn
     refined = RefinedCamera(found, (found,) * 3, ("a", "b", "c"), np.ones((3, 3)), given)

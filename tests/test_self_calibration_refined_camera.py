@@ -139,7 +139,10 @@ def test_from_files_to_a_calibration_that_reconstruct_reads(tmp_path, captures, 
     assert float(printed.split("moved down [px]: ")[1].split()[0]) == pytest.approx(1, abs=0.03)
     assert "scene2.h5" in printed
     assert {p.name for p in (tmp_path / "camera_figures").iterdir()} == {"moved.png", "sharpness.png"}
-    words = [*words, "--output", str(tmp_path / "as-given.h5")]
+    bad = np.zeros(captures[0].y.shape, bool)
+    bad[3, 4] = True
+    np.save(tmp_path / "bad.npy", bad)
+    words = [*words, "--bad-pixels", str(tmp_path / "bad.npy"), "--output", str(tmp_path / "as-given.h5")]
     as_given = FoundCamera.as_given(captures[0])
     monkeypatch.setattr(
         refined_camera,
@@ -148,6 +151,7 @@ def test_from_files_to_a_calibration_that_reconstruct_reads(tmp_path, captures, 
     )
     assert run("calibrate", words, "calibrate.py") == 0
     assert not (tmp_path / "as-given_figures").exists() and "figures" not in capsys.readouterr().out
+    np.testing.assert_array_equal(read_measurement(files[0], mask=tmp_path / "as-given.h5").bad_pixels, bad)
     m = read_measurement(files[0], mask=output)
     assert m.shifts == SHIFTS and m.mask.shape == (8, SIZE, SIZE)
     cube = tmp_path / "cube.h5"

@@ -103,7 +103,7 @@ def calibrate_from_captures(
     tell much, some twenty nearly all.
 
     Args:
-        measurements: 1 to 20 of one camera and one region of its detector, with its mask and shifts as believed.
+        measurements: one or more of one camera and one region of its detector, with its mask and shifts as believed.
         black_level, seed, weights: as for `find_camera`.
         progress: called with the name of each of the `fit_steps` and the share of it that is done.
 
