@@ -10,6 +10,8 @@ import scipy.io
 import tifffile
 from PIL import Image
 
+from cassi.files import read_cube
+
 RNG = np.random.default_rng(0)
 C, H, W, DETECTOR = 4, 9, 8, 14
 MASK = (RNG.random((H, W)) < 0.5).astype(np.float32)
@@ -18,6 +20,14 @@ COUNTS = RNG.integers(1, 900, (H, DETECTOR)).astype(np.uint16)
 CUBE = RNG.random((C, H, W)).astype(np.float32)
 PACKED = np.round(CUBE * 10_000).astype(np.int16)
 NM = np.array([450.0, 500, 550, 650])
+SAVED = {"mask": MASK, "y": Y}
+LIGHT, PLANCK = 299_792_458.0, 1239.841984  # [m/s], h c [eV nm]
+UNITS = {  # by the words of files
+    "nm": NM, "Nanometers": NM, "Micrometers": NM / 1e3, "µm": NM / 1e3, "μm": NM / 1e3, "microns": NM / 1e3,
+    "Angstroms": 10 * NM, "Å": 10 * NM, "Meters": NM * 1e-9, "1e-9 m": NM, "mm": NM * 1e-6, "Wavenumber": 1e7 / NM,
+    "cm-1": 1e7 / NM, "1/cm": 1e7 / NM, "cm^-1": 1e7 / NM, "um-1": 1e3 / NM, "GHz": LIGHT / NM, "THz": LIGHT / NM / 1e3,
+    "eV": PLANCK / NM, "meV": 1e3 * PLANCK / NM,
+}  # fmt: skip
 
 
 def write_v73(path, **datasets):
@@ -100,3 +110,13 @@ def png(path, image, *chunks):
     more = [struct.pack(">I", len(b)) + k + b + struct.pack(">I", zlib.crc32(k + b)) for k, b in chunks]
     path.write_bytes(data[:33] + b"".join(more) + data[33:])
     return path
+
+
+def wavelengths_are_read(path):
+    nm = read_cube(path)[1]
+    assert nm is not None
+    np.testing.assert_allclose(nm, NM, rtol=1e-6)
+
+
+def cube_is_read(path, expected=CUBE):
+    np.testing.assert_allclose(read_cube(path)[0], expected, atol=6e-5)
