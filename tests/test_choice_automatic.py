@@ -146,7 +146,7 @@ def test_the_choice_is_complete_and_json_can_hold_it(found):
 
 @pytest.mark.parametrize("part", [320, 12], ids=["small", "large"])
 def test_every_run_is_without_the_held_out_pixels(small, monkeypatch, part):
-    monkeypatch.setattr(automatic, "WINDOW", part)
+    monkeypatch.setattr(automatic, "PLAN_SIDE", part)
     A, y, _ = small
     split, seen = Split.with_blocks(A, y, 7), []
     held, marked = split.held, 2 * y.max()
@@ -169,7 +169,7 @@ def test_every_run_is_without_the_held_out_pixels(small, monkeypatch, part):
 
 def test_the_spectra_of_a_large_frame_are_learned_from_all_of_it(monkeypatch):
     """The window that the plan is chosen on lies where the texture is, most of the light has another spectrum."""
-    monkeypatch.setattr(automatic, "WINDOW", 24)
+    monkeypatch.setattr(automatic, "PLAN_SIDE", 24)
     monkeypatch.setattr(bases, "SCENE_COMPONENTS", 2)
     generator = torch.Generator().manual_seed(3)
     rising, arched = torch.linspace(0, 1, 6), torch.tensor([0.0, 0.6, 1.0, 1.0, 0.6, 0.0])

@@ -12,8 +12,8 @@ from shots import run, small_shot, with_network  # noqa: F401 (the fixture `shot
 from test_evidence_judge import verdict
 
 from cassi.choice.automatic import explore_snapshot
-from cassi.choice.chain import choose_strength
-from cassi.choice.stages import STRENGTH_ITERS, Learned, NonLocal, Tv, Watch, alternating_stages
+from cassi.choice.chain import choose_noise_factor
+from cassi.choice.stages import NOISE_FACTOR_ITERS, Learned, NonLocal, Tv, Watch, alternating_stages
 from cassi.evidence.held_out import Split
 from cassi.evidence.judge import Verdict
 from cassi.evidence.noise import CameraNoise
@@ -59,21 +59,21 @@ class Verdicts:
 
 
 @pytest.mark.parametrize(
-    ("errors", "chosen"),  # at strengths 16, 4, and then 1 or 64
+    ("errors", "chosen"),  # at noise factors 16, 4, and then 1 or 64
     [((2, 3, 2.1), 16), ((2, 1, 3), 4), ((3, 2, 1), 1), ((2, 3, 1), 64), ((2, math.nan, 2), 16)],
 )
 def test_held_out_pixels_choose_how_much_the_noise_counts(shot, errors, chosen):
-    """The run with the first strength goes to its end, and the others go on from there."""
+    """The run with the first factor goes to its end, and the others go on from there."""
     start, seen = run(Tv(10), shot), list[int]()
     verdicts = [verdict(error, seed=k) for k, error in enumerate(errors)]
     stage, watch = NonLocal(0.3, 60, None), Watch(lambda record, z: seen.append(record.iteration))
-    found = choose_strength(stage, shot.A, shot.y, shot.problem, start, watch, Verdicts(verdicts)).state
+    found = choose_noise_factor(stage, shot.A, shot.y, shot.problem, start, watch, Verdicts(verdicts)).state
     better = {16: 0, 4: 1, 1: 2, 64: 1}[chosen]
     assert verdicts == [] and found.stages == (Tv(10), NonLocal(0.3, 60, chosen))
-    settles = 2 * STRENGTH_ITERS * (better > 0)
-    count = 71 + STRENGTH_ITERS * better + settles
+    settles = 2 * NOISE_FACTOR_ITERS * (better > 0)
+    count = 71 + NOISE_FACTOR_ITERS * better + settles
     assert [r.iteration for r in found.history] == list(range(1, count)), "others were trials"
-    assert seen[:60] == list(range(11, 71)) and len(seen) == 60 + 2 * STRENGTH_ITERS + settles
+    assert seen[:60] == list(range(11, 71)) and len(seen) == 60 + 2 * NOISE_FACTOR_ITERS + settles
     assert found.stages[-1].name == f"non-local (0.3{'' if chosen == 1 else f', noise counted {chosen} times'})"
     assert found.stage_starts == ((1, "total variation"), (11, found.stages[-1].name)), "in the record, too"
     given = run(found.stages[-1], shot, start)

@@ -171,7 +171,7 @@ def test_a_cube_in_a_file_is_told_of_as_one_in_memory(tmp_path, monkeypatch):
     A, y, _ = frame()
     m = measurement(A, y)
     for module in ("cassi.choice.automatic", "cassi.optics.cropping"):
-        monkeypatch.setattr(f"{module}.{'WINDOW' if 'choice' in module else 'STRIP'}", 40)
+        monkeypatch.setattr(f"{module}.{'PLAN_SIDE' if 'choice' in module else 'STRIP'}", 40)
     result = reconstruct_tiled(m, tmp_path / "cube.h5", tile=48, num_iters=5, camera="as-given", device="cpu")
     torch.testing.assert_close(result.residual_image, y - A.forward(result.cube), rtol=0, atol=1e-5)
     part = window(A, y)

@@ -218,5 +218,5 @@ def test_measured_masks_are_cut_and_turned_where_they_are_as_large_as_an_example
 
 def test_scenes_that_are_held_out_are_not_trained_with(data, monkeypatch):
     assert len(read_cubes(data / "cave_train")) == 2 and len(read_cubes(data / "cave_train", ["two"])) == 1
-    monkeypatch.setattr("training.scenes.HELD_OUT", ("one", "two"))
+    monkeypatch.setattr("training.scenes.TEST_SCENES", ("one", "two"))
     refused(read_cubes, data / "cave_train", error=FileNotFoundError)

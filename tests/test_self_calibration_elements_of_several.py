@@ -13,7 +13,7 @@ import cassi
 from cassi.choice.stages import NonLocal
 from cassi.cli.main import run
 from cassi.evidence import fitting
-from cassi.evidence.held_out import hold_out
+from cassi.evidence.held_out import MOST_HELD_OUT, hold_out
 from cassi.evidence.noise import NoiseModel
 from cassi.files import read_measurement, write_arrays, write_measurement
 from cassi.looking.camera_figures import mask_error
@@ -248,7 +248,7 @@ def test_held_out_pixels_take_no_part(given, true, monkeypatch):
     """Whatever they hold, the correction is the same, where the noise is."""
     A = CASSI(torch.from_numpy(given), SHIFTS)
     one, beside = (capture(true, seed) for seed in (1, 2))
-    held = hold_out(A.gram_diag() > 0, 0, elements_of_several.HELD_OUT)
+    held = hold_out(A.gram_diag() > 0, 0, MOST_HELD_OUT)
     noise = NoiseModel(1 / ELECTRONS, 1e-6, "known")
     monkeypatch.setattr(elements_of_several, "fit", lambda split, basis: fitting.Fit(split, split.y, noise))
     monkeypatch.setattr(elements_of_several, "brightness", lambda *_: 1.0)

@@ -42,7 +42,7 @@ from cassi.priors.spectral_basis import principal_basis
 from cassi.settings import Settings
 from cassi.solvers.loop import Result
 
-WINDOW = 320  # side of the part of a larger frame on which its plan is chosen [pixel]
+PLAN_SIDE = 320  # side of the part of a larger frame on which its plan is chosen [pixel]
 
 
 def reconstruct_auto(
@@ -150,8 +150,8 @@ def _relearn_basis_on_frame(
 
 
 def _parts(A: Block) -> list[tuple[slice, slice]]:
-    """Rows and columns of parts of a frame, with sides of about `WINDOW`."""
-    counts = [(length, max(1, round(length / WINDOW))) for length in A.cube_shape[-2:]]
+    """Rows and columns of parts of a frame, with sides of about `PLAN_SIDE`."""
+    counts = [(length, max(1, round(length / PLAN_SIDE))) for length in A.cube_shape[-2:]]
     rows, columns = ([slice(n * k // count, n * (k + 1) // count) for k in range(count)] for n, count in counts)
     return [(i, j) for i in rows for j in columns]
 
@@ -159,8 +159,8 @@ def _parts(A: Block) -> list[tuple[slice, slice]]:
 def window(A: Camera, y: Tensor) -> tuple[slice, slice] | None:
     """Rows and columns of the part of a large frame that represents it; None if the whole frame does."""
     size = height, width = A.cube_shape[-2:]
-    whole = not croppable(A) or height * width <= WINDOW**2 or not bool(y.any())
-    return None if whole else highest_variance_window(y, size, WINDOW)
+    whole = not croppable(A) or height * width <= PLAN_SIDE**2 or not bool(y.any())
+    return None if whole else highest_variance_window(y, size, PLAN_SIDE)
 
 
 def explore_snapshot(

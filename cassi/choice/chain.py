@@ -18,10 +18,10 @@ from cassi.choice.adaptation import Adapt
 from cassi.choice.guided import Guided
 from cassi.choice.mirrors import VIEWS, Views, end_views, in_views, run_stage
 from cassi.choice.stages import (
+    NOISE_FACTOR_ITERS,
+    NOISE_FACTORS,
     PATCH,
     SHORT_ITERS,
-    STRENGTH_ITERS,
-    STRENGTHS,
     TV_ITERS,
     Learned,
     NonLocal,
@@ -85,8 +85,8 @@ def default_stages(A: Camera, settings: Settings) -> tuple[Tv, tuple[Chain, ...]
     # coarse stages would blur what extra shots resolve: four are 0.4 dB better without, on ten CAVE windows with noise
     first, network, second, again, last = alternating_stages(strength)
     chain: Chain = (first, network, second, again, last) if A.num_shots == 1 else (second, network, last)
-    if settings.quality == "fast":  # one network, and a strength that is not chosen
-        chain = (*chain[:2], replace(cast(NonLocal, last), num_iters=3 * SHORT_ITERS, noise=STRENGTHS[0]))
+    if settings.quality == "fast":  # one network, and a noise factor that is not chosen
+        chain = (*chain[:2], replace(cast(NonLocal, last), num_iters=3 * SHORT_ITERS, noise=NOISE_FACTORS[0]))
     if settings.prior == "tv" or min(A.cube_shape[1:]) < PATCH:
         chain = ()
     elif learned_prior(A, settings) is None:
@@ -162,7 +162,7 @@ def run_chains(
             if not watch.affords(stage, end.state):
                 break
             if isinstance(stage, NonLocal) and stage.noise is None:
-                end = choose_strength(stage, A, y, problem, end.state, watch, split)
+                end = choose_noise_factor(stage, A, y, problem, end.state, watch, split)
             else:
                 end = Judged(run_stage(stage, A, y, problem, end.state, watch), split=end.split)
             if chain[:k] in chains:
@@ -205,29 +205,29 @@ def run_chains(
     return best, (first, *trials)
 
 
-def choose_strength(
+def choose_noise_factor(
     stage: NonLocal, A: Camera, y: Tensor, problem: Problem, state: State, watch: Watch, split: Split
 ) -> Judged:
-    """Run a non-local prior with the strength whose cube predicts held-out pixels best.
+    """Run a non-local prior with the noise factor whose cube predicts held-out pixels best.
 
-    The run with the first strength goes to its end. Weaker ones, or else a stronger one, continue from there as long as
+    The run with the first factor goes to its end. Smaller ones, or else a larger one, continue from there as long as
     each cube is worth it (`is_worth_it`), and the one that replaces the first is run on: it settles.
     """
-    first, resume = stage.begin(A, *in_views(y, problem, state), state, watch, STRENGTHS[0])
+    first, resume = stage.begin(A, *in_views(y, problem, state), state, watch, NOISE_FACTORS[0])
     split = split.fair_to(first.mean)
-    best, verdict, chosen = first, split.verdict(first.mean, imprint=False), STRENGTHS[0]
-    for ladder in (STRENGTHS[2:], STRENGTHS[1:2]):
+    best, verdict, chosen = first, split.verdict(first.mean, imprint=False), NOISE_FACTORS[0]
+    for ladder in (NOISE_FACTORS[2:], NOISE_FACTORS[1:2]):
         for noise in ladder if best is first else ():
             if watch.over:
                 break
-            new = resume(best, noise, STRENGTH_ITERS, trial=True)
+            new = resume(best, noise, NOISE_FACTOR_ITERS, trial=True)
             judged = split.verdict(new.mean, imprint=False)
             if not is_worth_it(judged, verdict):
                 break
             best, verdict, chosen = new, judged, noise
     if best is first or watch.over:
         return Judged(best, verdict, split)
-    return Judged(resume(best, chosen, 2 * STRENGTH_ITERS), split=split)
+    return Judged(resume(best, chosen, 2 * NOISE_FACTOR_ITERS), split=split)
 
 
 def _continued(chain: Chain, ends: Iterable[Chain]) -> Chain:

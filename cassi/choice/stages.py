@@ -38,10 +38,10 @@ PATCH = 5  # side of the patches that are compared [pixel]
 # 0.06 dB for one shot, 0.3 to 0.9 dB with noise for several, whose residual is little but noise.
 STRIDE, STRIDE_OF_SEVERAL = 5, 4
 SHORT_ITERS, LONG_ITERS = 12, 40  # of the non-local prior, before a network and after the last one
-# Strengths of the last non-local prior, relative to the noise, in the order of preference, and iterations from one to
+# How many times noise counts before the last non-local prior, in the order of preference, and iterations from one to
 # the next. The run with the first goes to its end, and the others start from there: judged after 12 iterations from the
 # start, 1 was best for microscope captures, at the end 16. One that replaces the first is run twice as long again.
-STRENGTHS, STRENGTH_ITERS = (16.0, 64.0, 4.0, 1.0), 12
+NOISE_FACTORS, NOISE_FACTOR_ITERS = (16.0, 64.0, 4.0, 1.0), 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,8 +276,8 @@ class NonLocal(Stage):
 
     Attributes:
         sigma: its strength, in units of the weights of TV.
-        num_iters: iterations with the first strength, `STRENGTH_ITERS` follow with each other one.
-        noise: how many times its variance counts; None: chosen where there is a judge, else 1.
+        num_iters: iterations with the first noise factor, `NOISE_FACTOR_ITERS` follow with each other one.
+        noise: the noise factor, how many times its variance counts; None: chosen where there is a judge, else 1.
     """
 
     sigma: float
@@ -299,7 +299,7 @@ class NonLocal(Stage):
 
     @property
     def cost(self) -> float:
-        more = STRENGTH_ITERS * (len(STRENGTHS) - 2) if self.noise is None else 0
+        more = NOISE_FACTOR_ITERS * (len(NOISE_FACTORS) - 2) if self.noise is None else 0
         return self.MATCH + self.ITERATION * (self.num_iters + more)
 
     def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +51,25 @@ def fit_basis(A: Camera, axis: int | Sequence[float] | np.ndarray | None = None)
     return smooth_basis(A.num_bands if axis is None else axis, COMPONENTS if A.num_shots == 1 else A.num_bands)
 
 
+@dataclass
+class _Best:
+    """A monitor that keeps the cube x which predicts judged pixels best, and the squares of its misfit there."""
+
+    split: Split
+    basis: Tensor
+    x: Tensor
+    squared: Tensor
+    error: float = math.inf
+    every: int = CHECK_EVERY
+
+    def __call__(self, record: Record, z: Tensor) -> None:
+        if record.iteration % self.every == 0:
+            cube = synthesise(z, self.basis)
+            misfit = self.split.misfit(cube)
+            if (error := float(misfit.norm())) < self.error:
+                self.error, self.x, self.squared = error, cube, misfit.square()
+
+
 def fit(split: Split, basis: Tensor) -> Fit:
     """Reconstruct a snapshot of unknown noise without the held-out pixels, and estimate its noise at them.
 
@@ -58,17 +78,7 @@ def fit(split: Split, basis: Tensor) -> Fit:
     basis has their spectra: 10 dB are lost on microscope captures.
     """
     B = basis.to(split.y)
-    best, x, squared = math.inf, B.new_zeros(()), torch.zeros_like(split.values)
-
-    def keep_best(record: Record, z: Tensor) -> None:
-        nonlocal best, x, squared
-        if record.iteration % CHECK_EVERY == 0:
-            cube = synthesise(z, B)
-            misfit = split.misfit(cube)
-            if (error := float(misfit.norm())) < best:
-                best, x, squared = error, cube, misfit.square()
-
-    keep_best.every = CHECK_EVERY  # type: ignore[attr-defined]
+    best = _Best(split, B, B.new_zeros(()), torch.zeros_like(split.values))
     variance = (NOISE * float(split.y_train.mean())) ** 2
-    subspace_tv(split.A_train, split.y_train, B, variance=variance, num_iters=NUM_ITERS, monitor=keep_best)
-    return Fit(split, x, fit_noise(split, squared))
+    subspace_tv(split.A_train, split.y_train, B, variance=variance, num_iters=NUM_ITERS, monitor=best)
+    return Fit(split, best.x, fit_noise(split, best.squared))

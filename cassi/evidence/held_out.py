@@ -17,7 +17,8 @@ from cassi.solvers.loop import relative_norm
 HELD_OUT = 0.02  # fraction of the detector pixels
 SINGLE = 0.015  # where blocks are held out, too
 MORE_HELD_OUT = 0.05  # where a few pixels would decide, and the cube is not the result
-BLOCK = 3  # side of blocks of pixels [pixel]
+MOST_HELD_OUT = 0.1  # where they judge elements of a mask
+HELD_OUT_BLOCK = 3  # side of blocks of pixels [pixel]
 # Of the errors of neighboring pixels that a smooth cube leaves: snapshots simulated with noise have -0.16 to 0.01,
 # through wrong masks too, those through masks that one capture corrected 0.2 to 0.37, real ones 0.14 to 0.37.
 MAX_CORRELATION = 0.05
@@ -78,8 +79,8 @@ class Split:
         errors would be most of the noise.
         """
         lit = A.majorizer() > 0
-        share = max(HELD_OUT / 2 / BLOCK**2, MIN_CENTERS / max(1, int(lit.sum())))
-        if share * BLOCK**2 > HELD_OUT:
+        share = max(HELD_OUT / 2 / HELD_OUT_BLOCK**2, MIN_CENTERS / max(1, int(lit.sum())))
+        if share * HELD_OUT_BLOCK**2 > HELD_OUT:
             return cls.of(A, y, seed)
         centers = hold_out(lit, seed, share)
 
@@ -87,8 +88,8 @@ class Split:
             images = centers.reshape(-1, 1, *centers.shape[-2:]).float()
             return torch.nn.functional.max_pool2d(images, width, 1, width // 2).reshape(lit.shape) > 0
 
-        single = hold_out(lit & ~around(BLOCK + 2), seed, SINGLE)
-        return cls.without(A, y, single | around(BLOCK) & lit, judged=single, centers=centers)
+        single = hold_out(lit & ~around(HELD_OUT_BLOCK + 2), seed, SINGLE)
+        return cls.without(A, y, single | around(HELD_OUT_BLOCK) & lit, judged=single, centers=centers)
 
     @cached_property
     def indices(self) -> Tensor:
@@ -118,15 +119,15 @@ class Split:
 
     @cached_property
     def values(self) -> Tensor:
-        """y at the held-out pixels, (n,) float64, on the CPU."""
-        return self._at_held_out(self.y)
+        """y at the judged pixels, (n,) float64, on the CPU."""
+        return self._at_judged(self.y)
 
     @cached_property
     def precision(self) -> Tensor:
-        """1 / variance at the held-out pixels, (n,) float64, on the CPU; 0 where it is 0, and 1 where it is unknown."""
+        """1 / variance at the judged pixels, (n,) float64, on the CPU; 0 where it is 0, and 1 where it is unknown."""
         if self.variance is None:
             return torch.ones_like(self.values)
-        v = self._at_held_out(self.variance)
+        v = self._at_judged(self.variance)
         return torch.where(v > 0, 1 / v, 0)
 
     @cached_property
@@ -136,11 +137,11 @@ class Split:
         return w if self.variance is None else 1 / (1 + torch.where(w > 0, 1 / w, 0).mean() * w)
 
     def misfit(self, x: Tensor) -> Tensor:
-        """y - Phi x at the held-out pixels, (n,) float64, on the CPU."""
-        return self.values - self._at_held_out(self.A.forward(x))
+        """y - Phi x at the judged pixels, (n,) float64, on the CPU."""
+        return self.values - self._at_judged(self.A.forward(x))
 
     def error(self, x: Tensor) -> float:
-        """|y - Phi x| / |y| at the held-out pixels, for any cube x."""
+        """|y - Phi x| / |y| at the judged pixels, for any cube x."""
         return relative_norm(self.misfit(x), self.values)
 
     def knowing(self, variance: Tensor) -> Self:
@@ -179,7 +180,7 @@ class Split:
         return Misfit.of(self.A, self.y, x, fitted, self.variance, weight)
 
     def without_mask_error(self, model: Misfit) -> tuple[Tensor, float, Tensor]:
-        """Squares at held-out pixels in units of the noise, less what errors of the best spread explain; that spread,
+        """Squares at judged pixels in units of the noise, less what errors of the best spread explain; that spread,
         and the misfit itself."""
         spreads = 0.0, *SPREADS
         left = model.left(spreads, self.indices).cpu().double()
@@ -188,8 +189,8 @@ class Split:
         return squares[best], spreads[best], left[0]
 
     def squares(self, misfit: Tensor) -> Tensor:
-        """Squares of misfits (..., *y.shape) at the held-out pixels, in units of the noise, (..., n)."""
-        return self._at_held_out(misfit).square() * self.precision
+        """Squares of misfits (..., *y.shape) at the judged pixels, in units of the noise, (..., n)."""
+        return self._at_judged(misfit).square() * self.precision
 
-    def _at_held_out(self, y: Tensor) -> Tensor:
+    def _at_judged(self, y: Tensor) -> Tensor:
         return y.reshape(*y.shape[: y.ndim - self.y.ndim], -1)[..., self.indices].cpu().double()

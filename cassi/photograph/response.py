@@ -15,10 +15,10 @@ ROUGHNESS = 0.3  # weight of the second difference of the curve, likewise
 TONE_PIECES = 5  # of a tone curve, each cubic
 BLUR = 3.0  # Gaussian width for comparing values, as a first cube is less sharp than the photograph [pixel]
 TONE_ROUGHNESS = 1e-3  # weight of the second difference of its coefficients, relative to their mean power
-BLOCK = 7  # side of the blocks for estimating noise [pixel]
+NOISE_BLOCK = 7  # side of the blocks for estimating noise [pixel]
 BINS = 12  # of brightness
 FLAT = 0.1  # share of the blocks of a brightness that count as without detail
-# For white noise, the lowest standard deviations in BLOCK x BLOCK pixels are this share of the true one.
+# For white noise, the lowest standard deviations in NOISE_BLOCK x NOISE_BLOCK pixels are this share of the true one.
 LOWEST = 0.69
 ROUNDING = 1e-6  # of the brightest value; smaller noise counts as none
 
@@ -116,8 +116,8 @@ def estimate_noise(picture: np.ndarray) -> tuple[float, float]:
     smallest values have the least detail; a line is fitted to them. (0, 0) if they have no noise.
     """
     difference = np.outer([1, -2, 1], [1, -2, 1]) / 6
-    power = uniform_filter(convolve(picture, difference) ** 2, BLOCK)[::BLOCK, ::BLOCK].ravel()
-    light = uniform_filter(picture, BLOCK)[::BLOCK, ::BLOCK].ravel()
+    power = uniform_filter(convolve(picture, difference) ** 2, NOISE_BLOCK)[::NOISE_BLOCK, ::NOISE_BLOCK].ravel()
+    light = uniform_filter(picture, NOISE_BLOCK)[::NOISE_BLOCK, ::NOISE_BLOCK].ravel()
     order = np.argsort(light, kind="stable")
     rows, values = [], []
     for part in np.array_split(order, min(BINS, max(1, len(order) // 10))):

@@ -22,20 +22,20 @@ import torch
 from torch import Tensor
 
 from cassi.choice.bases import scene_basis
-from cassi.choice.stages import SHORT_ITERS, STRENGTHS, NonLocal, Problem, Tv, Watch
+from cassi.choice.stages import NOISE_FACTORS, SHORT_ITERS, NonLocal, Problem, Tv, Watch
 from cassi.evidence.fitting import fit, fit_basis
-from cassi.evidence.held_out import Split
+from cassi.evidence.held_out import MOST_HELD_OUT, Split
 from cassi.evidence.judge import EVEN, NOT_WORSE, WORTH_IT, z
 from cassi.evidence.misfit import SPREADS
 from cassi.optics.coded_aperture import MASK_ERROR
 from cassi.optics.detector import brightness, object_level
 from cassi.optics.single_disperser import CASSI
-from cassi.self_calibration.elements_of_several import HELD_OUT, MaskError
+from cassi.self_calibration.elements_of_several import MaskError
 
 # Corrections: the second gains 2.3 dB on average of twenty windows, the third 0.3 (0.5 where it is wrong by 12 %).
 ROUNDS = 3
 KAPPAS = 0.0, 0.1, 0.3, 1.0  # 0: texture alone
-SMOOTH = Tv(100), NonLocal(1.0, SHORT_ITERS, STRENGTHS[0])  # makes cubes too smooth to absorb the error
+SMOOTH = Tv(100), NonLocal(1.0, SHORT_ITERS, NOISE_FACTORS[0])  # makes cubes too smooth to absorb the error
 UNLIKELY = "what the snapshot leaves does not look like an error of the mask"
 # The least share explained of what errors of a spread are expected to add to the squares of held-out pixels: 0.15 to 1
 # for wrong masks; edges that a smooth cube blurs look like errors with 0.04 and 0.08.
@@ -55,7 +55,7 @@ def learn_from_one(
     y = torch.where(A.gram_diag() > 0, y, 0)
     y = y / brightness(A, y)
     level = float(object_level(y, y.ndim))
-    split = Split.of(A, y, seed, HELD_OUT)
+    split = Split.of(A, y, seed, MOST_HELD_OUT)
 
     def smooth_cube(split: Split, last: Tensor | None = None) -> tuple[Split, Tensor]:
         """The camera's split with the noise of the first one, and a smooth cube; the last one says what e may add."""

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from cassi.evidence.fitting import fit, fit_basis
-from cassi.evidence.held_out import Split
+from cassi.evidence.held_out import MOST_HELD_OUT, Split
 from cassi.evidence.judge import EVEN, joined, z
 from cassi.optics.coded_aperture import MASK_ERROR
 from cassi.optics.detector import brightness
@@ -37,12 +37,11 @@ from cassi.self_calibration.mask_error import (
     smooth_part,
     without_texture,
 )
-from cassi.self_calibration.trials import WINDOW
+from cassi.self_calibration.trials import TRIAL_SIDE
 
-HELD_OUT = 0.1  # of the detector pixels: five times as many as a choice of solvers needs
 ROUNDS = 2  # of scenes and mask
 # Of the mask's error, relative to its greatest transmission, and of the sensitivity, that are tried.
-SPREADS = tuple(MASK_ERROR * 2**k for k in range(4))
+SPREAD_LADDER = tuple(MASK_ERROR * 2**k for k in range(4))
 BAND_TERMS = 2  # of the mask's error by band, beside what all bands share: a third explains 0.3 % more
 MIN_SIDE = 96  # of a mask whose error is looked for: smaller snapshots have too few pixels that judge [pixel]
 MIN_EXPLAINED = 0.02  # of the variance of the kept residual that an error must explain
@@ -139,7 +138,7 @@ def learn_mask_error(
     given = []
     for n, y in enumerate(snapshots):  # what one holds out, others show
         y = torch.where(A.gram_diag() > 0, y, 0)
-        split = Split.of(A, y / brightness(A, y), seed + n, HELD_OUT)
+        split = Split.of(A, y / brightness(A, y), seed + n, MOST_HELD_OUT)
         given.append(split.knowing(fit(split, fit_basis(A)).variance))
 
     def reconstruct(splits: Sequence[Split], k: int) -> list[Tensor]:
@@ -231,7 +230,7 @@ def _tuned(residuals: Sequence[Residual], top: float) -> _Tuned:
     In turn for the mask's error, what differs of it by band, and the sensitivity, which would take that up in stripes
     along the rows; then by band again, which took up the sensitivity.
     """
-    some = [one.rows(WINDOW) for one in residuals]  # rows have errors of their own, so these stand for all
+    some = [one.rows(TRIAL_SIDE) for one in residuals]  # rows have errors of their own, so these stand for all
 
     @functools.cache
     def explained(spreads: _Spreads) -> float:
@@ -240,7 +239,7 @@ def _tuned(residuals: Sequence[Residual], top: float) -> _Tuned:
     spreads = _Spreads()
     for name in ("common", "by_band", "gain", "by_band"):
         spreads = spreads._replace(**{name: 0.0})
-        for spread in SPREADS:
+        for spread in SPREAD_LADDER:
             larger = spreads._replace(**{name: spread})
             if explained(larger) < explained(spreads) + CLEARLY:
                 break
@@ -252,7 +251,7 @@ def _tuned(residuals: Sequence[Residual], top: float) -> _Tuned:
 
 def _growth(residuals: Sequence[Residual], best: _Tuned, top: float) -> tuple[tuple[int, float], ...]:
     """What fits of that kind to 1, 2, 4, ... and all others explain of a capture: ((1, share), ...)."""
-    some, others = [one.rows(WINDOW) for one in residuals], len(residuals) - 1
+    some, others = [one.rows(TRIAL_SIDE) for one in residuals], len(residuals) - 1
     counts = [2**k for k in range(others.bit_length()) if 2**k < others]
     shares = [(count, _by_others(some, count, best.spreads, top)) for count in counts]
     return (*shares, (others, best.explained)) if others else ()

@@ -20,7 +20,7 @@ from cassi.evidence.judge import CLEARLY_BETTER, z
 from cassi.kernels.threads import side_by_side
 from cassi.optics.geometry import Shifts
 from cassi.self_calibration.camera_model import SHARPEST, WIDEST, CameraModel, blurred_masks, polynomial
-from cassi.self_calibration.regression import BLOCK, Blocks, Snapshots, features, gather, tiles
+from cassi.self_calibration.regression import FITTED_BLOCK, Blocks, Snapshots, features, gather, tiles
 
 MIN_BLOCKS = 12  # below, nothing is looked for
 REACH = 3  # displacements looked for [pixel]
@@ -329,11 +329,11 @@ def _rest_on_grid(search: Search, start: CameraModel) -> np.ndarray:
     rests = []
     for frame, inside in zip(detail, good, strict=True):
         padded = np.pad(frame, REACH)
-        windows = np.lib.stride_tricks.sliding_window_view(padded, (BLOCK, BLOCK))
-        floor = 1e-4 * BLOCK**2 * float((frame[inside] ** 2).mean())
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (FITTED_BLOCK, FITTED_BLOCK))
+        floor = 1e-4 * FITTED_BLOCK**2 * float((frame[inside] ** 2).mean())
         for i, j in tiles(inside):
-            F = flat[:, i : i + BLOCK, j : j + BLOCK].reshape(len(flat), -1)
-            v = windows[i : i + 2 * REACH + 1, j : j + 2 * REACH + 1].reshape(-1, BLOCK**2)
+            F = flat[:, i : i + FITTED_BLOCK, j : j + FITTED_BLOCK].reshape(len(flat), -1)
+            v = windows[i : i + 2 * REACH + 1, j : j + 2 * REACH + 1].reshape(-1, FITTED_BLOCK**2)
             gram, target = F @ F.T, v @ F.T
             ridged = gram + 1e-3 * gram.diagonal().mean() * np.eye(len(gram), dtype=gram.dtype)
             energy = (v**2).sum(1)

@@ -30,7 +30,7 @@ from cassi.optics.geometry import Shifts, cosines
 from cassi.optics.psf import local_mean
 from cassi.self_calibration.camera_model import BlurredMasks, band_positions, blur_weights, mixture
 
-BLOCK = 32  # side of the blocks [pixel]
+FITTED_BLOCK = 32  # side of the blocks [pixel]
 BRIGHTNESS = 5.0  # that of the local brightness [pixel]
 DARK = 0.1  # pixels below this share of the bright ones are not looked at
 MARGIN = 6  # nor those at the border [pixel]
@@ -164,9 +164,9 @@ def tiles(good: np.ndarray) -> list[tuple[int, int]]:
     height, columns = good.shape
     return [
         (i, j)
-        for i in range(0, height - BLOCK + 1, BLOCK)
-        for j in range(0, columns - BLOCK + 1, BLOCK)
-        if good[i : i + BLOCK, j : j + BLOCK].sum() >= FILLED * BLOCK**2
+        for i in range(0, height - FITTED_BLOCK + 1, FITTED_BLOCK)
+        for j in range(0, columns - FITTED_BLOCK + 1, FITTED_BLOCK)
+        if good[i : i + FITTED_BLOCK, j : j + FITTED_BLOCK].sum() >= FILLED * FITTED_BLOCK**2
     ]
 
 
@@ -185,13 +185,13 @@ def gather(snapshots: Snapshots, masks: BlurredMasks, shifts: Shifts, *, derivat
 
     def summed(tops: Sequence[int]) -> None:
         """The blocks of some of the rows of blocks."""
-        lit = slice(tops[0], tops[-1] + BLOCK)
+        lit = slice(tops[0], tops[-1] + FITTED_BLOCK)
         flat = features(masks, shifts, columns, blurs=blurs, derivatives=derivatives, rows=lit, look=look)
         for b, (n, i, j) in enumerate(corners):
             if i in tops:
-                part = slice(i, i + BLOCK), slice(j, j + BLOCK)
+                part = slice(i, i + FITTED_BLOCK), slice(j, j + FITTED_BLOCK)
                 inside = snapshots.good[n][part]
-                F = torch.from_numpy(flat[:, i - lit.start : i - lit.start + BLOCK, part[1]][:, inside])
+                F = torch.from_numpy(flat[:, i - lit.start : i - lit.start + FITTED_BLOCK, part[1]][:, inside])
                 v = torch.from_numpy(snapshots.detail[n][part][inside])
                 gram[b], right[b], energy[b], count[b] = F @ F.T, F @ v, v @ v, len(v)
 
@@ -204,9 +204,9 @@ def gather(snapshots: Snapshots, masks: BlurredMasks, shifts: Shifts, *, derivat
         right,
         energy,
         count,
-        torch.as_tensor(2 * (cols + (BLOCK - max(shifts) + min(shifts)) / 2) / width - 1),
-        torch.as_tensor(2 * (rows + BLOCK / 2) / height - 1),
-        torch.as_tensor((rows // BLOCK + cols // BLOCK) % 2 == 1),
+        torch.as_tensor(2 * (cols + (FITTED_BLOCK - max(shifts) + min(shifts)) / 2) / width - 1),
+        torch.as_tensor(2 * (rows + FITTED_BLOCK / 2) / height - 1),
+        torch.as_tensor((rows // FITTED_BLOCK + cols // FITTED_BLOCK) % 2 == 1),
         torch.as_tensor(np.interp(centers, np.arange(num_bands), band_positions(num_bands))),
         look.spectra,
     )

@@ -26,15 +26,15 @@ from cassi.self_calibration.elements_of_one import learn_from_one
 from cassi.self_calibration.elements_of_several import MIN_SIDE, MaskError, learn_mask_error, of_other_scenes
 from cassi.self_calibration.found_camera import FoundCamera
 from cassi.self_calibration.pose import MIN_BLOCKS, Search, find_dispersion, find_model, refine_pose
-from cassi.self_calibration.regression import BLOCK, COARSE, FINE, Look, Snapshots, tiles
-from cassi.self_calibration.trials import WINDOW, Trials, judge, simplified
+from cassi.self_calibration.regression import COARSE, FINE, FITTED_BLOCK, Look, Snapshots, tiles
+from cassi.self_calibration.trials import TRIAL_SIDE, Trials, judge, simplified
 from cassi.types import PathLike
 
 CPU = torch.device("cpu")
 FRAMES = 4  # of a stack that are looked at
 SHARE = 0.5  # of the time for the mask's place, then for its error; in the former, of the search, then of trials
-# A window decides whether the mask of a large snapshot has an error: its side is at least `WINDOW`, and this many times
-# the distance of the outermost bands, as pixels with light from beside the window are left out.
+# A window decides whether the mask of a large snapshot has an error: its side is at least `TRIAL_SIDE`, and this many
+# times the distance of the outermost bands, as pixels with light from beside the window are left out.
 SPANS = 2
 
 Scenes = tuple[CASSI, list[torch.Tensor]]  # a camera and its snapshots
@@ -130,7 +130,7 @@ def _find_pose(
     roughly = search(y, COARSE)
     if sum(len(tiles(good)) for good in roughly.snapshots.good) < MIN_BLOCKS:
         small = f"the snapshot is too small, or too little of it is lit: {MIN_BLOCKS} blocks of"
-        return replace(given, reason=f"{small} {BLOCK} x {BLOCK} pixels are needed")
+        return replace(given, reason=f"{small} {FITTED_BLOCK} x {FITTED_BLOCK} pixels are needed")
     find = find_dispersion if dispersion else find_model
     check, start = compare_with_mask(m), None
     if check.kind == "displaced":
@@ -211,7 +211,7 @@ def _correct_elements(
         return learn_mask_error(camera, snapshots, seed=seed, prior=prior, report=report).on_cpu()
 
     height, width = camera.cube_shape[1:]
-    side = max(WINDOW, SPANS * (max(camera.shifts) - min(camera.shifts)))
+    side = max(TRIAL_SIDE, SPANS * (max(camera.shifts) - min(camera.shifts)))
     if height * width > side**2:  # a part of them shows whether there is anything to correct
         part = highest_variance_window(torch.stack(snapshots), (height, width), side)
         blocks = [crop(camera, y, *part) for y in snapshots]

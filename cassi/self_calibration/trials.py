@@ -17,7 +17,7 @@ from cassi.optics.cropping import Shot, crop, highest_variance_window
 from cassi.optics.detector import brightness
 from cassi.self_calibration.camera_model import CameraModel
 
-WINDOW = 192  # side of the part that is reconstructed [pixel]
+TRIAL_SIDE = 192  # side of the part that is reconstructed [pixel]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class Trials:
     def of(cls, A: Shot, snapshots: Sequence[Tensor], bad: Tensor | None, seed: int) -> Self:
         """For snapshots with these bad pixels; held-out pixels are drawn with `seed`."""
         seen = A.gram_diag() > 0 if bad is None else (A.gram_diag() > 0) & ~bad
-        parts = [highest_variance_window(y, A.cube_shape[-2:], WINDOW) for y in snapshots]
+        parts = [highest_variance_window(y, A.cube_shape[-2:], TRIAL_SIDE) for y in snapshots]
         known = [crop(A.weighted(seen.to(y)), y, *part)[0] for y, part in zip(snapshots, parts, strict=True)]
         held = [hold_out(cast(Tensor, one.weights) > 0, seed, MORE_HELD_OUT) for one in known]
         return cls(A, snapshots, seen, parts, held)

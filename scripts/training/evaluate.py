@@ -15,6 +15,7 @@ import scipy.io
 import torch
 from torch import Tensor
 
+from cassi.evidence.held_out import HELD_OUT
 from cassi.looking.metrics import psnr
 from cassi.optics.detector import object_levels
 from cassi.optics.single_disperser import CASSI
@@ -22,7 +23,6 @@ from cassi.priors.learned import LearnedPrior
 from cassi.priors.spectral_basis import smooth_basis, synthesise
 from cassi.solvers.unrolled import corrections
 from training.chance import Chance
-from training.examples import HELD_OUT
 from training.quick_start import quick_start
 from training.scenes import read_cubes
 

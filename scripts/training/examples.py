@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cassi.evidence.held_out import HELD_OUT
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.spectral_basis import smooth_basis
 from training.cameras import WRONG, AnyCamera, OneCamera, wrong_mask
@@ -16,7 +17,6 @@ from training.scenes import WAVELENGTHS, Scenes
 
 STRENGTHS, TURNS = (1.0, 0.5), (6, 12, 18)  # of the non-local prior and its iterations, where it continues a start
 OTHER_LIGHT = 1 / 3  # share of examples under strongly colored light; that of others is nearly white
-HELD_OUT = 0.02  # share of detector pixels that tell the noise, as in the default solver
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,7 +34,7 @@ from training.chance import Chance, standardised
 WAVELENGTHS = np.arange(400.0, 701.0, 10.0)  # of all scenes here [nm]
 BANDS = len(WAVELENGTHS)
 # Not trained with, so that constants and checkpoints can be chosen on them. The two faces are of one person.
-HELD_OUT = ("beads", "egyptian_statue", "face", "paints", "photo_and_face", "pompoms")
+TEST_SCENES = ("beads", "egyptian_statue", "face", "paints", "photo_and_face", "pompoms")
 MEASURED_SHARE = 0.5  # of scenes that are cut from measured cubes, where there are any
 PAINTED_SHARE = 0.1  # of scenes that are cut from painted still lifes
 PAINTED, PAINTED_SIDE = 48, 256  # how many there are, and their side [pixel]
@@ -352,7 +352,9 @@ def read_cubes(folder: Path, names: Sequence[str] | None = None) -> list[np.ndar
         FileNotFoundError: none there.
         ValueError: a file without a cube, or with one of another kind.
     """
-    files = [f for f in sorted(folder.glob("*.h5")) if (f.stem not in HELD_OUT if names is None else f.stem in names)]
+    files = [
+        f for f in sorted(folder.glob("*.h5")) if (f.stem not in TEST_SCENES if names is None else f.stem in names)
+    ]
     if not files:
         raise FileNotFoundError(f"{folder} holds no cubes to train with (*.h5 with `cube_sqrt`)")
     cubes = []
