@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import h5py
@@ -98,8 +99,10 @@ def test_what_cannot_be_said_is_lost_and_ends_nothing(monkeypatch, tmp_path):
     made = {str(made.relative_to(tmp_path)) for made in tmp_path.rglob("*_cube.h5")}
     assert made == {"a_cube.h5", *(os.path.join("night_cubes", f"{name}_cube.h5") for name in "ab")}
     cube = str(tmp_path / "a_cube.h5")
+    monkeypatch.setattr(ThreadingHTTPServer, "serve_forever", lambda self: None)
     for words in (
         ["compare", cube],
+        ["view", cube, "--no-browser"],
         ["spectra", cube, "--at", "1,1"],
         ["reconstruct", path, "--dry-run", "--output", "b.h5"],
     ):

@@ -149,6 +149,7 @@ def test_a_camera_is_refined_in_steps_that_grow(monkeypatch):
         return FoundCamera.as_given(measurements[0])
 
     monkeypatch.setattr(refined_camera, "find_camera", find)
+    monkeypatch.setattr(refined_camera, "of_scenes_of_their_own", lambda captures, _: range(len(captures)))
     monkeypatch.setattr(refined_camera, "predictions", lambda *given, **how: 0.1)
     captures = [Measurement(Y.numpy(), MASK.numpy(), tuple(range(C)), source="stack.h5")] * 3
     told = Told()

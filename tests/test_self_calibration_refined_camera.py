@@ -71,6 +71,25 @@ def test_the_summary_names_captures_and_doubt(refined, captures):
     assert "moved down" not in "\n".join(calibrate_from_captures([part]).summary())
 
 
+def test_what_a_scene_shows_again_takes_no_part(captures, refined):
+    """A copy, or another capture of it, would make the camera seem surer than it is; as would a dark one."""
+    noise = 0.01 * np.random.default_rng(5).standard_normal(captures[0].y.shape).astype(np.float32)
+    copies = {"copy.h5": captures[0].y, "noisy.h5": captures[1].y + noise, "dark.h5": 0.02 * noise + 1e-4}
+    steps = list[str]()
+    more = [*captures, *(replace(captures[0], y=y, source=name) for name, y in copies.items())]
+    again = calibrate_from_captures(more, black_level=0.0, progress=lambda step, share: steps.append(step))
+    alone = calibrate_from_captures(captures, black_level=0.0)
+    told = "copy.h5, noisy.h5, dark.h5: show scenes again, or none, and took no part"
+    assert again.summary() == [*alone.summary()[:-3], told, *alone.summary()[-3:]]
+    assert set(steps) <= set(refined_camera.fit_steps([m.source for m in more]))
+
+
+def test_each_capture_needs_light(captures):
+    """However bright the others are; a black level far too high leaves none."""
+    dim = replace(captures[0], y=captures[0].y - 2 * captures[0].y.max(), source="dim.h5")
+    refused(calibrate_from_captures, [*captures, dim])
+
+
 def test_captures_that_do_not_go_together(captures):
     refused(calibrate_from_captures, [], error=ValueError)
     m = captures[0]
@@ -175,6 +194,14 @@ def test_a_mask_of_another_camera_is_told(tmp_path, captures, refined, mask, fil
     told = capsys.readouterr().err
     assert all(told.count(f"warning: {m.source}: wrong mask") == 1 for m in captures)
     assert told.count("\n") == len(captures)
+
+
+def test_a_black_level_that_is_too_high_is_told(tmp_path, refined, files, mask, capsys, monkeypatch):
+    monkeypatch.setattr(refined_camera, "calibrate_from_captures", lambda measurements, **_: refined)
+    words = ["refine", "--measurement", *files, "--step=-2", "--mask", str(tmp_path / "mask.npy"), "--figures", "none"]
+    level = str(float(np.median(read_measurement(files[0], mask=mask, step=-2).y)))
+    assert run("calibrate", [*words, "--output", str(tmp_path / "c.h5"), "--black-level", level], "refine") == 0
+    assert "warning: scene1.h5: negative values make up" in capsys.readouterr().err
 
 
 def test_a_file_that_is_no_capture_is_one_line(tmp_path, capsys):

@@ -15,6 +15,7 @@ from cassi.files.reading import open_measurement
 from cassi.optics.mask_match import check_masks
 from cassi.optics.measurement import Measurement
 from cassi.priors.learned import DEFAULT
+from cassi.running.concerns import OF_MEASUREMENT, concerns_of
 from cassi.running.progress import StepBar
 from cassi.running.scene import recheck_mask
 from cassi.self_calibration import refined_camera
@@ -39,6 +40,8 @@ def run(args: argparse.Namespace) -> int:
             progress=bar,
         )
     for m in measurements:
+        for note in concerns_of(OF_MEASUREMENT, m):
+            warn(args, note, of=f"{m.source}: ")
         if not (check := recheck_mask(check_masks(m), refined.together.in_place(m))).matches:
             warn(args, f"{m.source}: {check.verdict}; the camera as found does not fit it either")
     first = measurements[0]

@@ -4,6 +4,8 @@ import argparse
 import webbrowser
 from contextlib import suppress
 
+from cassi.cli.shell import check_said, say
+
 
 def run(args: argparse.Namespace) -> int:
     """Serve the page until Ctrl-C."""
@@ -11,10 +13,9 @@ def run(args: argparse.Namespace) -> int:
     from cassi.looking.report_page import address_of, make_server
 
     server = make_server(read_report(args.result, frame=args.frame), port=args.port)
-    if not args.quiet:
-        print(f"{address_of(server)}  (Ctrl-C ends it)", flush=True)
-    if not args.no_browser:
-        webbrowser.open(address_of(server))
     with server, suppress(KeyboardInterrupt):
+        say(args, f"{address_of(server)}  (Ctrl-C ends it)")
+        if args.no_browser or not webbrowser.open(address_of(server)):
+            check_said()
         server.serve_forever()
     return 0

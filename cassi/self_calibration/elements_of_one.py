@@ -30,13 +30,12 @@ from cassi.evidence.misfit import SPREADS
 from cassi.optics.coded_aperture import MASK_ERROR
 from cassi.optics.detector import brightness, object_level
 from cassi.optics.single_disperser import CASSI
-from cassi.self_calibration.elements_of_several import MaskError
+from cassi.self_calibration.elements_of_several import UNLIKELY, MaskError
 
 # Corrections: the second gains 2.3 dB on average of twenty windows, the third 0.3 (0.5 where it is wrong by 12 %).
 ROUNDS = 3
 KAPPAS = 0.0, 0.1, 0.3, 1.0  # 0: texture alone
 SMOOTH = Tv(100), NonLocal(1.0, SHORT_ITERS, NOISE_FACTORS[0])  # makes cubes too smooth to absorb the error
-UNLIKELY = "what the snapshot leaves does not look like an error of the mask"
 # The least share explained of what errors of a spread are expected to add to the squares of held-out pixels: 0.15 to 1
 # for wrong masks; edges that a smooth cube blurs look like errors with 0.04 and 0.08.
 MIN_EXPLAINED = 0.1
@@ -85,7 +84,7 @@ def learn_from_one(
             found = _explain(split, A.mask, x)
     gained = found.sure + z(_without_texture(here, A.mask, x), first.without_texture)
     accepted = found.likely and gained >= EVEN
-    worse = "a corrected mask predicts worse what took no part"
+    worse = "a corrected mask predicts held-out pixels worse"
     reason = "" if accepted else worse if found.likely else UNLIKELY
     left = max(MASK_ERROR, after.spread) if accepted else None
     explained, errors = (first.explained, found.explained), ((before.error, after.error),)

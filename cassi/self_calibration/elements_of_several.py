@@ -50,6 +50,7 @@ DARK = 0.02  # detector pixels below this share of the brightest are not fitted 
 # Correlation of the pictures of two captures above which they show one scene: 0.75 at least where the lamp or a part of
 # the scene was exchanged, 0.59 at most between captures of different scenes by two real cameras.
 SAME_SCENE = 0.67
+UNLIKELY = "what it leaves of the snapshot does not look like an error of the mask"
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +158,7 @@ def learn_mask_error(
     before = [split.verdict(x, imprint=False) for split, x in zip(given, cubes, strict=True)]
     first = _tuned(residuals_of(cubes), top)
     if first.explained < MIN_EXPLAINED:
-        reason = "what the snapshots leave does not look like an error of the mask"
+        reason = UNLIKELY
         return MaskError(A.mask.new_zeros(A.mask.shape[-2:]), None, False, reason=reason, captures=len(given))
     e, g = first.fit
     B = replace(A, mask=(A.mask + in_bands(e, A.num_bands)).clamp(min=0))
@@ -177,7 +178,7 @@ def learn_mask_error(
         growth = _growth(residuals, second, top)
     best = second if second.explained >= MIN_EXPLAINED else first
     explained = tuple(dict.fromkeys((first.explained, second.explained)))
-    reason = "" if accepted else "a corrected mask does not predict better what took no part"
+    reason = "" if accepted else "a corrected mask predicts held-out pixels no better"
     # What remains lies between what was found, which is shrunken, and what was assumed, which is tried in steps of two;
     # with each further capture less does.
     e, gain = best.fit
@@ -189,23 +190,22 @@ def learn_mask_error(
     return MaskError(e, gain, accepted, explained, growth, errors, *best.spreads, left, sure, reason, len(given))
 
 
-def of_other_scenes(snapshots: Sequence[Tensor]) -> list[Tensor]:
+def of_other_scenes(snapshots: Sequence[Tensor]) -> list[int]:
     """Of snapshots (H, W') that show one scene the first, and none that is dark: what repeats must be the camera.
 
     Pictures are compared at a scale between that of the mask and that of the light, where they are bright.
     """
     if len(snapshots) == 1:
-        return list(snapshots)
+        return [0]
     means = [float(y.clamp(min=0).mean()) for y in snapshots]
-    snapshots = [y for y, mean in zip(snapshots, means, strict=True) if mean >= DARK * max(means)]
-    chosen: list[Tensor] = []
+    chosen: list[int] = []
     pictures: list[tuple[Tensor, Tensor]] = []
-    for y in snapshots:
-        light = smooth_part(y)
+    for k in (k for k, mean in enumerate(means) if mean >= DARK * max(means)):
+        light = smooth_part(y := snapshots[k])
         bright = light > light.mean()
         picture = torch.where(bright, smooth_part(y, width=LOCAL / 2) / light - 1, 0)
         if all(_correlation(picture, other, bright & lit) < SAME_SCENE for other, lit in pictures):
-            chosen.append(y)
+            chosen.append(k)
             pictures.append((picture, bright))
     return chosen
 

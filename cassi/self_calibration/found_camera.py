@@ -94,7 +94,15 @@ class FoundCamera:
 
     @property
     def optics(self) -> str:
-        """What was found of the mask and the dispersion, in one sentence."""
+        """What was found of the mask and the dispersion, in one sentence, and in another why not of its elements."""
+        learned = self.mask_error
+        if learned is None or learned.accepted:
+            return self.place
+        return f"{self.place} The mask's elements were left as they are: {learned.reason}."
+
+    @property
+    def place(self) -> str:
+        """What was found, in one sentence."""
         if not self.accepted:
             if self.reason:
                 return f"The camera was taken as given: {self.reason}."

@@ -9,13 +9,15 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
 from cassi.errors import InputError
 from cassi.kernels.caller import undisturbed
+from cassi.optics.detector import check_light
 from cassi.optics.measurement import Measurement, check_camera, no_scene_reason
 from cassi.priors.learned import DEFAULT, LearnedPrior
 from cassi.self_calibration.found_camera import FoundCamera
-from cassi.self_calibration.search import find_camera, predictions
+from cassi.self_calibration.search import find_camera, of_scenes_of_their_own, predictions
 from cassi.types import PathLike, Progress
 
 
@@ -28,6 +30,7 @@ class RefinedCamera:
     names: tuple[str, ...]  # of the captures
     errors: np.ndarray  # (captures, 3) held-out error with the camera as given, as found from it alone, and from all
     given: np.ndarray  # (H, W) or (C, H, W), the mask as given
+    repeated: tuple[str, ...] = ()  # captures that took no part, as they show a scene again or none
 
     def values(self) -> dict[str, tuple[float, ...]]:
         """What was fitted, in words with units: together, then from each capture alone."""
@@ -57,10 +60,9 @@ class RefinedCamera:
                 lines[-1] += f", with a sensitivity of detector pixels that varies by {float(learned.gain.std()):.1%}"
             if len(learned.growth) > 1:
                 lines.append("explained of a kept capture: " + ", ".join(f"{s:.0%} by {n}" for n, s in learned.growth))
-        elif learned is not None:
-            lines.append(f"the mask's elements are left as they are: {learned.reason}")
-        if learned is not None and learned.captures < count:
-            lines.append(f"{count - learned.captures} of {count} captures show a scene again, and took no part in that")
+        if self.repeated:
+            again = "shows a scene again, or none" if len(self.repeated) == 1 else "show scenes again, or none"
+            lines.append(f"{', '.join(self.repeated)}: {again}, and took no part")
         lines.append("held-out error as given, found from the capture alone, found from all:")
         width = max(map(len, self.names))
         for name, row in zip(self.names, self.errors, strict=True):
@@ -111,21 +113,32 @@ def calibrate_from_captures(
         The `RefinedCamera`; its `together.save("camera.h5")` writes a mask that every command takes.
 
     Raises:
-        InputError: no measurement, one without a scene, snapshots of different sizes, or different masks or shifts.
+        InputError: no measurement, one without a scene, negative ones, snapshots of different sizes, or different
+            masks or shifts.
     """
     if not measurements:
         raise InputError("no capture given to refine the camera with; give one at least")
-    for m in measurements:
+    names = [m.source or f"capture {k}" for k, m in enumerate(measurements, 1)]
+    first, *each, last = fit_steps(names)
+    if len(set(names)) < len(names):  # frames of one file
+        names = [f"{name} ({k})" for k, name in enumerate(names, 1)]
+    for name, m in zip(names, measurements, strict=True):
         if nothing := no_scene_reason(m):
-            raise InputError(f"{m.source}: {nothing}, and so nothing of the camera; leave it out")
+            raise InputError(f"{name}: {nothing}, and so nothing of the camera; leave it out")
+        try:
+            check_light(torch.as_tensor(m.y if m.bad_pixels is None else m.y * ~m.bad_pixels) - (black_level or 0))
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from error
     shapes = {m.y.shape[-2:] for m in measurements}
     if len(shapes) > 1:
         sizes = ", ".join(f"{height} x {width}" for height, width in sorted(shapes))
         raise InputError(f"the captures must have one size, got {sizes}; give those of one camera and one region")
     check_camera(measurements)
 
-    names = tuple(m.source or f"capture {k + 1}" for k, m in enumerate(measurements))
-    first, *each, last = fit_steps(names)
+    own = of_scenes_of_their_own(measurements, black_level)
+    repeated = tuple(name for k, name in enumerate(names) if k not in own)
+    measurements, names = [measurements[k] for k in own], [names[k] for k in own]
+    each = [each[k] for k in own] if len(own) > 1 else []
 
     def fit(step: str, *chosen: Measurement) -> FoundCamera:
         together = len(chosen) == len(measurements)  # alone, only the pose is compared
@@ -140,4 +153,4 @@ def calibrate_from_captures(
         errors.append(
             [predictions(m, camera, black_level=black_level, seed=seed) for camera in (as_given, one, together)]
         )
-    return RefinedCamera(together, tuple(alone), names, np.array(errors), measurements[0].mask)
+    return RefinedCamera(together, tuple(alone), tuple(names), np.array(errors), measurements[0].mask, repeated)

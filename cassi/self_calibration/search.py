@@ -201,7 +201,7 @@ def _correct_elements(
 ) -> FoundCamera:  # fmt: skip
     """A camera with the error of its mask's elements corrected, where the snapshots show one."""
     m = found.in_place(given)
-    snapshots = of_other_scenes(snapshots)
+    snapshots = [snapshots[k] for k in of_other_scenes(snapshots)]
     if prior is not None and len(snapshots) > 1:
         found, prior = replace(found, network=prior.weights), prior.on(camera.device)
 
@@ -318,6 +318,11 @@ def _through(m: Measurement, mask: np.ndarray, on: torch.device = CPU) -> Shot:
 
 def _bad_pixels(m: Measurement, on: torch.device = CPU) -> torch.Tensor | None:
     return None if m.bad_pixels is None else torch.tensor(m.bad_pixels, device=on)  # may be read-only
+
+
+def of_scenes_of_their_own(measurements: Sequence[Measurement], black_level: float | None = None) -> list[int]:
+    """Which of these are not dark, and begin with a scene that none before them begins with."""
+    return of_other_scenes([_frames(m, _through(m, m.mask), _bad_pixels(m), black_level)[0] for m in measurements])
 
 
 def predictions(m: Measurement, found: FoundCamera, *, black_level: float | None = None, seed: int = 0) -> float:
