@@ -252,7 +252,7 @@ def test_counts_with_a_fill_value_stay_counts(tmp_path, arrays):
         known = np.where(stored == 65535, 0, stored)
         np.testing.assert_allclose(m.y, known / 4095, rtol=1e-6)
         assert sorted(map(tuple, np.argwhere(m.bad_pixels))) == [(1, 1), (2, 3), (5, 6)]  # saturated, missing
-        assert read_measurement(path, key=key, frames=1).bad_pixels.sum() == 1
+        assert read_measurement(path, key=key, frames=1).bad_pixels.sum() == 1 and m.origin["missing"] == 2
 
 
 def scene(dtype, scale):

@@ -1,14 +1,23 @@
 """Comparing two cubes, or a region and a spectrometer: the numbers by hand, and what cannot be compared."""
 
+import json
+import re
+
 import numpy as np
 import pytest
+import torch
 from messages import refused
 
-from cassi.files import write_cube
+from cassi import CASSI
+from cassi.cli.main import run
+from cassi.files import write_arrays, write_cube
 from cassi.files.spectrum_files import Spectrum
 from cassi.looking.comparison import compare, compare_spectra, spectra_figure
+from cassi.looking.figures import figures_of
 from cassi.looking.regions import Region, spectrum_of
-from cassi.looking.report_data import ReportData
+from cassi.looking.report_data import ReportData, read_report
+from cassi.looking.report_page import make_page
+from cassi.simulation.scene import procedural_scene
 
 BANDS = [450.0, 550.0, 650.0]
 
@@ -50,6 +59,35 @@ def test_a_frame_of_a_stack(tmp_path, truth):
     assert "are the units different? Multiplied by 4 " in str(found)
     for first, frame in ((stack, 2), (stack, -1), (single, 1)):
         refused(compare, first, single, frame=frame)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "electrons", "in_counts"),
+    [("f4", 1.0, 1.0), ("f4", 1e-3, 1.0), ("f4", 3000.0, 1.0), ("u2", 5000.0, 1.0), ("u2", 5000.0, 5000.0)],
+)
+def test_the_psnr_of_a_snapshot_is_the_same_in_any_unit(tmp_path, capsys, dtype, electrons, in_counts):
+    """Of snapshot and truth: by hand in the truth's own unit, with peak 1; in the terminal, the page, the figures."""
+    x = procedural_scene(32, 32, torch.linspace(450, 650, 4), generator=torch.Generator().manual_seed(0))
+    mask = np.random.default_rng(0).random((32, 32)).astype(np.float32)
+    y = (electrons * CASSI.from_step(torch.from_numpy(mask), 2, 4).forward(x).numpy()).astype(dtype)
+    path, out = tmp_path / "m.h5", tmp_path / "m_cube.h5"
+    write_arrays(path, {"measurement": y, "mask": mask, "cube": in_counts * x.numpy()})
+    words = [str(path), "--solver", "gap-tv", "--iterations", "5", "--num-bands", "4", "--figures", "none"]
+    assert run("reconstruct", words, "cassi reconstruct") == 0
+    data = read_report(out)
+    cube, stored = (np.asarray(one[:, :, :], np.float64) for one in (data.cube, data.truth))
+    unit = stored.max() / float(x.max())
+    psnr = np.mean(-10 * np.log10(((np.clip(cube / unit, 0, 1) - x.numpy()) ** 2).mean((1, 2))))
+    told = re.search(r"PSNR (\S+) dB", capsys.readouterr().out)[1]
+    facts = re.search(r'<script type="application/json" id="facts">(.*?)</script>', make_page(data), re.DOTALL)
+    titles = " ".join(axes.get_title(loc) for axes in figures_of(data)["errors"].axes for loc in ("left", "center"))
+    found = [told, {name.split(",")[0]: value for name, value in data.numbers()}["PSNR"].split()[0]]
+    found += [
+        titles.split("PSNR, mean ")[1].split()[0],
+        compare(out).numbers["psnr"],
+        np.mean(json.loads(facts[1])["psnr"]),
+    ]
+    assert [float(value) for value in found] == pytest.approx([psnr] * 5, abs=0.011)
 
 
 def test_what_cannot_be_compared(tmp_path, files, truth):

@@ -13,7 +13,7 @@ import cassi
 from cassi.choice.stages import NonLocal
 from cassi.cli.main import run
 from cassi.evidence import fitting
-from cassi.evidence.held_out import MOST_HELD_OUT, hold_out
+from cassi.evidence.held_out import ELEMENTS_HELD_OUT, hold_out
 from cassi.evidence.noise import NoiseModel
 from cassi.files import read_measurement, write_arrays, write_measurement
 from cassi.looking.camera_figures import mask_error
@@ -145,8 +145,15 @@ def test_the_file_of_a_camera_keeps_the_sensitivity(given, true, tmp_path):
     for name in ("mask", "sensitivity", "bad_pixels"):
         np.testing.assert_array_equal(getattr(again, name), getattr(m, name))
     assert again.mask_error == m.mask_error == found.left and again.origin["refined"] == m.origin["refined"]
-    FoundCamera.as_given(m).save(tmp_path / "one.h5", of=replace(m, origin={"saturated": 3}))
-    assert not np.any(read_measurement(tmp_path / "y.h5", mask=tmp_path / "one.h5").bad_pixels)
+    with h5py.File(tmp_path / "y.h5") as file:
+        write_arrays(tmp_path / "missing.h5", {"measurement": np.where(m.bad_pixels, np.nan, file["measurement"])})
+    with h5py.File(tmp_path / "missing.h5", "a") as file:
+        file["measurement"].attrs["missing_value"] = np.float32(np.nan)
+    missing = read_measurement(tmp_path / "missing.h5", mask=given, step=2)
+    np.testing.assert_array_equal(missing.bad_pixels, m.bad_pixels)
+    for name, of in (("saturated", replace(m, origin={"saturated": 3})), ("missing", missing)):
+        FoundCamera.as_given(m).save(tmp_path / f"of_{name}.h5", of=of)
+        assert not np.any(read_measurement(tmp_path / "y.h5", mask=tmp_path / f"of_{name}.h5").bad_pixels), name
 
     # by the commands that save one, too
     write_arrays(tmp_path / "z.h5", {"measurement": ms[1].y})
@@ -248,7 +255,7 @@ def test_held_out_pixels_take_no_part(given, true, monkeypatch):
     """Whatever they hold, the correction is the same, where the noise is."""
     A = CASSI(torch.from_numpy(given), SHIFTS)
     one, beside = (capture(true, seed) for seed in (1, 2))
-    held = hold_out(A.gram_diag() > 0, 0, MOST_HELD_OUT)
+    held = hold_out(A.gram_diag() > 0, 0, ELEMENTS_HELD_OUT)
     noise = NoiseModel(1 / ELECTRONS, 1e-6, "known")
     monkeypatch.setattr(elements_of_several, "fit", lambda split, basis: fitting.Fit(split, split.y, noise))
     monkeypatch.setattr(elements_of_several, "brightness", lambda *_: 1.0)

@@ -11,7 +11,7 @@ from cassi.cli.shell import say, warn
 from cassi.errors import InputError, Note, counted
 from cassi.files import describe
 from cassi.kernels.dispatch import pick_device
-from cassi.looking.metrics import score
+from cassi.looking.metrics import peak_of, score
 from cassi.looking.report_data import MAX_SCORED
 from cassi.optics.measurement import Measurement, no_scene_reason
 from cassi.running.arguments import open_files
@@ -68,13 +68,14 @@ def scores_line(result: Reconstruction) -> str:
     m = result.measurement
     if m is None or result.cube.numel() > MAX_SCORED:
         return ""
+    peak = 1.0 if m.cube is None else peak_of(m.cube, m.origin)
     units = {
-        "psnr": "PSNR {:.2f} dB (peak 1, clipped)",
+        "psnr": f"PSNR {{:.2f}} dB (peak {peak:.3g}, clipped)",
         "ssim": "SSIM {:.3f}",
         "sam": "SAM {:.2f} deg",
-        "mean_band_psnr": "mean-band PSNR {:.2f} dB (peak 1, clipped)",
+        "mean_band_psnr": f"mean-band PSNR {{:.2f}} dB (peak {peak:.3g}, clipped)",
     }
-    scores: dict[str, Any] = score(result.cube.cpu(), truth=m.cube, mean_band=m.mean_band)
+    scores: dict[str, Any] = score(result.cube.cpu(), truth=m.cube, mean_band=m.mean_band, peak=peak)
     return ", ".join(units[name].format(value) for name, value in scores.items())
 
 

@@ -17,7 +17,7 @@ from cassi.solvers.loop import relative_norm
 HELD_OUT = 0.02  # fraction of the detector pixels
 SINGLE = 0.015  # where blocks are held out, too
 MORE_HELD_OUT = 0.05  # where a few pixels would decide, and the cube is not the result
-MOST_HELD_OUT = 0.1  # where they judge elements of a mask
+ELEMENTS_HELD_OUT = 0.1  # where they judge elements of a mask
 HELD_OUT_BLOCK = 3  # side of blocks of pixels [pixel]
 # Of the errors of neighboring pixels that a smooth cube leaves: snapshots simulated with noise have -0.16 to 0.01,
 # through wrong masks too, those through masks that one capture corrected 0.2 to 0.37, real ones 0.14 to 0.37.

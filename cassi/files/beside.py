@@ -90,24 +90,26 @@ def sensitivity_of(values: np.ndarray | None, frames: int | slice | None, path: 
 
 def bad_pixels_of(
     raw: np.ndarray, marked: np.ndarray | None, frames: int | slice | None, declares_missing: bool, notes: list[str]
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """The numbers of these frames, 0 where a bad pixel holds NaN or Inf, and the bad pixels (H, W'), or None.
+) -> tuple[np.ndarray, np.ndarray | None, int]:
+    """The numbers of these frames, 0 where a bad pixel holds NaN or Inf, the bad pixels (H, W') or None, and how many
+    of them the file states of these frames alone.
 
     Bad is what a map marks, of a map per frame in any of these, and what the file declares missing in any of them.
     """
-    bad = marked
+    bad, alone = marked, 0
     if bad is not None and bad.ndim == 3:
         picked = bad[slice(None) if frames is None else frames]
         bad = np.asarray(picked if isinstance(frames, int) else picked.any(axis=0))
+        alone = int(np.count_nonzero(bad))
     if raw.dtype.kind != "f":
-        return raw, bad
+        return raw, bad, alone
     if declares_missing and (missing := np.isnan(raw).reshape(-1, *raw.shape[-2:]).any(0)).any():
         notes.append(f"treated as bad: {counted(np.count_nonzero(missing), 'pixel')} that the file declares missing")
-        bad = any_bad((missing, bad))
+        bad, alone = any_bad((missing, bad)), alone + int(missing.sum())
     if bad is not None and (blank := bad & ~np.isfinite(raw)).any():
         notes.append(f"set to 0: {counted(np.count_nonzero(blank), 'bad pixel')} with NaN or Inf")
         raw = np.where(blank, 0, raw)
-    return raw, bad
+    return raw, bad, alone
 
 
 if TYPE_CHECKING:
@@ -119,13 +121,13 @@ ALIKE = 1.1  # ... from which on it may be
 
 def read_truth(
     opened: OpenedMeasurement, frames: int | slice | None, y: np.ndarray, scale: float, notes: list[str]
-) -> np.ndarray | None:
-    """The truth (C, H, W) or (N, C, H, W) of these frames y, whose counts were divided by `scale`, in their unit; None
-    without one that matches in size and bands."""
+) -> tuple[np.ndarray | None, float]:
+    """The truth (C, H, W) or (N, C, H, W) of these frames y, whose counts were divided by `scale`, in their unit, and
+    what 1 is in it, or the full scale of integers; None without one that matches in size and bands."""
     known, num_bands = opened.known, len(opened.known.shifts)
     entry = opened.entry.beside("truth")
     if entry is None or entry.name == opened.entry.name or entry is opened.mask_entry:
-        return None
+        return None, 1.0
     rows, columns = known.mask.shape[-2:]
     image, values = (columns, rows) if known.transposed else (rows, columns), None
     if len(entry.shape) == 4:
@@ -140,7 +142,7 @@ def read_truth(
         values = None if axis is None else read_leading(entry, axis)
     if values is None:
         notes.append(f"'{entry.name}' {entry.shape} is not the truth of {num_bands} bands of {image}: not used")
-        return None
+        return None, 1.0
     theirs, own = (one.beside("wavelengths") for one in (opened.entry, entry))
     if theirs is not None and own is not None and theirs is not own:
         paired = None
@@ -148,13 +150,13 @@ def read_truth(
             paired = pair_bands(read_wavelengths(theirs, num_bands), read_wavelengths(own, num_bands))
         if paired is None:
             notes.append(f"'{entry.name}' is of other wavelengths than the snapshot: not used")
-            return None
+            return None, 1.0
         values = values.take(paired, -3)
     values = upright(values, known.transposed)
     values = values if entry.packed is None else values.astype(entry.packed)
     if len(entry.shape) == 3 and len(opened.frames) > 1 and not _explains(opened, values, frames):
         notes.append(f"'{entry.name}' is one truth beside {len(opened.frames)} snapshots and not that of all: not used")
-        return None
+        return None, 1.0
     return _in_unit_of(y, known.mask, values, entry.name, scale, notes)
 
 
@@ -178,8 +180,9 @@ def _explains(opened: OpenedMeasurement, cube: np.ndarray, frames: int | slice |
 
 def _in_unit_of(
     y: np.ndarray, mask: np.ndarray, values: np.ndarray, name: str, scale: float, notes: list[str]
-) -> np.ndarray:
-    """The truth in the unit of the snapshots, by the light that arrives, sum y = sum m x, whatever the shifts.
+) -> tuple[np.ndarray, float]:
+    """The truth in the unit of the snapshots, by the light that arrives, sum y = sum m x, whatever the shifts; and what
+    was 1 in its own.
 
     Divided by what integers of its own are divided by, or as the snapshots were, whichever fits; where neither does, it
     is in another unit, and divided by the ratio.
@@ -203,4 +206,4 @@ def _in_unit_of(
             notes.append(f"'{name}' is {ratio:.3g} times as bright as the snapshot: is it in the same unit?")
     if divisor in (own, scale) and divisor != 1:
         notes.append(f"'{name}' divided by {divisor:g}" + (", as the snapshot" if divisor == scale else ""))
-    return to_float32(values if divisor == 1 else values / np.float64(divisor), f"'{name}'")
+    return to_float32(values if divisor == 1 else values / np.float64(divisor), f"'{name}'"), own / divisor

@@ -99,7 +99,8 @@ class OpenedMeasurement:
 
     def _read(self, frames: int | slice | None) -> Measurement:
         known, notes, container = self.known, list(self.known.notes), self.entry.file
-        raw, bad = bad_pixels_of(self.counts(frames), known.bad_pixels, frames, self.entry.declares_missing, notes)
+        declared = self.entry.declares_missing
+        raw, bad, alone = bad_pixels_of(self.counts(frames), known.bad_pixels, frames, declared, notes)
         kind, levels = self.entry.dtype or raw.dtype, levels_of(self.entry, self.options.levels)
         bits = bit_depth_of(self.entry) if levels.bit_depth is None else None
         occurring = 0 if kind.kind == "f" and known.scale != 1 else digits(raw)  # what was divided holds no counts
@@ -110,6 +111,7 @@ class OpenedMeasurement:
         del raw
         notes.append(counts.note)
         origin = {**known.origin, **({} if black is None else {"black_level": counts.black})}
+        origin |= {"missing": alone} if alone else {}
         full: np.ndarray = np.logical_or.reduce(saturated.reshape(-1, *saturated.shape[-2:]))
         if count := int(np.count_nonzero(full)):
             origin["saturated"] = count
@@ -120,10 +122,12 @@ class OpenedMeasurement:
             raise InputError(f"{self.entry.where}: {what}", cures=("bad_pixels", "saturation"))
         if not y.any():
             notes.append("the measurement is zero everywhere")
+        cube, peak = read_truth(self, frames, y, counts.scale, notes)
+        origin |= {} if peak == 1 else {"truth_peak": peak}
         m = replace(
             known,
             y=y,
-            cube=read_truth(self, frames, y, counts.scale, notes),
+            cube=cube,
             bad_pixels=bad,
             sensitivity=sensitivity_of(known.sensitivity, frames, container.path),
             unit=counts.unit if counts.scale != 1 else one_line(known.unit or counts.unit, 80),

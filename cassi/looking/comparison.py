@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from cassi.errors import InputError, counted
+from cassi.errors import InputError, counted, parse_json
 from cassi.files.cubes import check_turned_alike, read_cube
 from cassi.files.opening import open_container
 from cassi.files.spectrum_files import Spectrum, band_means
 from cassi.looking.color import value_label
 from cassi.looking.drawing import band_name
 from cassi.looking.figures import difference
-from cassi.looking.metrics import band_psnr, score, spectral_angles
+from cassi.looking.metrics import band_psnr, peak_of, score, spectral_angles
 from cassi.looking.regions import RegionSpectrum
 from cassi.looking.style import INK, PALETTE, plots, spectral_axis, styled
 from cassi.optics.wavelengths import pair_bands, span
@@ -53,8 +53,8 @@ class Comparison:
 def compare(a: PathLike, b: PathLike = "truth", *, frame: int = 0, scaled: bool = False) -> Comparison:
     """Compare a cube with the truth, or with another cube.
 
-    Estimates are clipped to [0, peak] for PSNR and SSIM, as in `cassi.looking.metrics.score`; the peak is 1, or the
-    brightest value of the second cube if that is above.
+    Estimates are clipped to [0, peak] for PSNR and SSIM, as in `cassi.looking.metrics.score`, with the peak of the
+    second cube (`cassi.looking.metrics.peak_of`).
 
     Args:
         a, b: files that `cassi.files.read_cube` reads; `b` may be "truth": the truth that the first file holds.
@@ -90,14 +90,15 @@ def compare(a: PathLike, b: PathLike = "truth", *, frame: int = 0, scaled: bool 
             raise InputError(f"{what}; compare places (--at), or resample one of them (cassi export --output-bands)")
         truth = truth[order]
     nm = other_nm if nm is None else nm
-    peak = max(1.0, float(truth.max()))
+    stated = open_container(Path(a)).attributes.get("origin", "{}") if own_truth else "{}"
+    peak = peak_of(truth, parse_json(str(stated)))
     factor = float(np.vdot(x, truth) / max(np.vdot(x, x), np.finfo(np.float32).tiny))
     psnr_scaled = float(np.mean(band_psnr(np.clip(factor * x, 0, peak), truth, peak=peak)))
     x = np.asarray(factor * x, dtype=x.dtype) if scaled else x
     numbers = {**score(x, truth=truth, peak=peak), "peak": peak, "factor": factor, "psnr_scaled": psnr_scaled}
     names = (f"{names[0]} times {factor:.4g}", names[1]) if scaled else names
     decibels = {band_name(nm, k): value for k, value in enumerate(band_psnr(np.clip(x, 0, peak), truth, peak=peak))}
-    return Comparison(names, numbers, decibels, difference(x, truth, nm, names=names), scaled)
+    return Comparison(names, numbers, decibels, difference(x, truth, nm, names=names, peak=peak), scaled)
 
 
 def _frame_of(name: str, cube: np.ndarray, frame: int) -> np.ndarray:

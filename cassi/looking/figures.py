@@ -24,7 +24,7 @@ from cassi.errors import InputError, counted
 from cassi.files.atomic import replacing
 from cassi.looking.color import Array, as_cube, color_note, cube_to_srgb, shown_range, value_label, white_level
 from cassi.looking.drawing import draw_points, draw_scale_bar, draw_spectra, draw_strip, strip_of
-from cassi.looking.metrics import band_psnr, residual_whiteness, spectral_angles
+from cassi.looking.metrics import band_psnr, peak_of, residual_whiteness, spectral_angles
 from cassi.looking.report_data import MAX_VALUES, ReportData, of_a_file, take_every
 from cassi.looking.spectra_points import choose_points as choose_points, points_of
 from cassi.looking.style import (
@@ -241,18 +241,19 @@ def difference(
     names: tuple[str, str] = ("reconstruction", "truth"),
     unit: str = "",
     title: str = "",
+    peak: float | None = None,
 ) -> Figure:
     """The difference between a cube and the truth, or another cube, by position and band.
 
     Above: root mean square difference over the bands; spectral angle; PSNR of each band, with the estimate clipped to
-    the peak, which is 1 or the brightest value of the reference, if larger. Below: bands of the difference, first minus
-    second.
+    the peak, by default that of the reference (`cassi.looking.metrics.peak_of`). Below: bands of the difference, first
+    minus second.
     """
     values, centers = as_cube(estimate, wavelengths)
     other, _ = as_cube(reference)
     angles = spectral_angles(values, other).cpu().numpy()
     delta = values.astype(np.float64) - other
-    peak = max(1.0, float(np.nanmax(other)))
+    peak = peak_of(other) if peak is None else peak
     width, shown = PAGE - EDGE - BAR, evenly(len(values), 6)
     strip = strip_of(delta, centers, shown, columns=max(len(shown), 4), width=width, signed=True)
     wide, side = picture_size(values.shape[1:], 3.6)
@@ -307,7 +308,9 @@ def figures_of(data: ReportData, *, caption: str = "", look: Look = USUAL) -> di
     if data.residual is not None:
         made["residual"] = residual(data.residual, unit=data.measured_unit)
     if data.truth is not None:
-        made["errors"] = difference(cube, np.asarray(data.truth[:, :, :]), nm, unit=unit, title=data.title)
+        truth = np.asarray(data.truth[:, :, :])
+        peak = peak_of(truth, data.provenance.get("origin"))
+        made["errors"] = difference(cube, truth, nm, unit=unit, title=data.title, peak=peak)
     if sigma is not None:
         made["uncertainty"] = uncertainty_map(sigma, unit=unit)
     return made

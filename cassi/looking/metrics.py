@@ -6,9 +6,10 @@ the estimate to [0, peak] first, as tables of the field usually do.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -133,6 +134,13 @@ def spectral_angles(estimate: Array, truth: Array) -> Tensor:
         angle = torch.where(norm_a == 0, math.pi / 2, 2 * torch.atan2(difference.sqrt(), total.sqrt()))
         angles.append(torch.where(norm_b > 0, torch.rad2deg(angle), math.nan))
     return torch.stack(angles).reshape(*b.shape[:-3], *b.shape[-2:])
+
+
+def peak_of(truth: np.ndarray, origin: object = None) -> float:
+    """The peak L of a truth: 1, or what was 1 before it was brought to the unit of its snapshot (`origin` of that
+    measurement), or its brightest value, if larger."""
+    one = origin.get("truth_peak") if isinstance(origin, Mapping) else None
+    return max(one if isinstance(one, float) and math.isfinite(one) else 1.0, float(np.nanmax(truth)))
 
 
 @undisturbed

@@ -15,7 +15,7 @@ from cassi.errors import InputError, parse_json
 from cassi.files.container import Container, Entry, damage_as_input_error
 from cassi.files.opening import open_container
 from cassi.files.wavelength_files import read_wavelengths
-from cassi.looking.metrics import score
+from cassi.looking.metrics import peak_of, score
 from cassi.optics.measurement import REFLECTANCE
 from cassi.solvers.loop import Record
 from cassi.types import PathLike
@@ -122,7 +122,7 @@ class ReportData:
         scored: list[tuple[str, str]] = []
         if self.truth is not None and math.prod(self.cube.shape) <= MAX_SCORED:
             estimate, truth = (np.asarray(cube[:, :, :], dtype=np.float32) for cube in (self.cube, self.truth))
-            peak = max(1.0, float(np.nanmax(truth)))
+            peak = peak_of(truth, self.provenance.get("origin"))
             scores = score(estimate, truth=truth, peak=peak)
             scored += [(f"PSNR, peak {peak:.3g}", f"{scores['psnr']:.2f} dB"), ("SSIM", f"{scores['ssim']:.3f}")]
             scored.append(("mean spectral angle", f"{scores['sam']:.2f}°"))

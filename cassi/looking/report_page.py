@@ -20,7 +20,7 @@ from cassi.errors import InputError, OutputError, one_line
 from cassi.files.atomic import check_place, replacing
 from cassi.looking.color import color_note, cube_to_srgb, shown_range, value_label
 from cassi.looking.methods import methods_text
-from cassi.looking.metrics import band_psnr, residual_whiteness
+from cassi.looking.metrics import band_psnr, peak_of, residual_whiteness
 from cassi.looking.report_data import MAX_VALUES, ReportData, of_a_file, read_report, take_every
 from cassi.looking.spectra_points import points_of
 from cassi.looking.templates import page_of, page_part
@@ -83,7 +83,7 @@ def make_page(data: ReportData) -> str:
             limits[name] = shown_range(snapshot, "around zero" if name == "residual" else "data")[:2]
             packed[name] = _pack(np.clip(snapshot[::thin, ::thin], *limits[name])[None], PICTURE_BITS)
     points = points_of(small, inside.get("truth"), inside.get("uncertainty"))  # the same points as in the summary
-    peak = 1.0 if data.truth is None else max(1.0, float(np.nanmax(inside["truth"])))  # as in `figures.difference`
+    peak = 1.0 if data.truth is None else peak_of(inside["truth"], data.provenance.get("origin"))
     facts = {
         "shape": [bands, height, width],
         "thin": thin,

@@ -24,7 +24,7 @@ from torch import Tensor
 from cassi.choice.bases import scene_basis
 from cassi.choice.stages import NOISE_FACTORS, SHORT_ITERS, NonLocal, Problem, Tv, Watch
 from cassi.evidence.fitting import fit, fit_basis
-from cassi.evidence.held_out import MOST_HELD_OUT, Split
+from cassi.evidence.held_out import ELEMENTS_HELD_OUT, Split
 from cassi.evidence.judge import EVEN, NOT_WORSE, WORTH_IT, z
 from cassi.evidence.misfit import SPREADS
 from cassi.optics.coded_aperture import MASK_ERROR
@@ -54,7 +54,7 @@ def learn_from_one(
     y = torch.where(A.gram_diag() > 0, y, 0)
     y = y / brightness(A, y)
     level = float(object_level(y, y.ndim))
-    split = Split.of(A, y, seed, MOST_HELD_OUT)
+    split = Split.of(A, y, seed, ELEMENTS_HELD_OUT)
 
     def smooth_cube(split: Split, last: Tensor | None = None) -> tuple[Split, Tensor]:
         """The camera's split with the noise of the first one, and a smooth cube; the last one says what e may add."""

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from cassi.evidence.fitting import fit, fit_basis
-from cassi.evidence.held_out import MOST_HELD_OUT, Split
+from cassi.evidence.held_out import ELEMENTS_HELD_OUT, Split
 from cassi.evidence.judge import EVEN, joined, z
 from cassi.optics.coded_aperture import MASK_ERROR
 from cassi.optics.detector import brightness
@@ -139,7 +139,7 @@ def learn_mask_error(
     given = []
     for n, y in enumerate(snapshots):  # what one holds out, others show
         y = torch.where(A.gram_diag() > 0, y, 0)
-        split = Split.of(A, y / brightness(A, y), seed + n, MOST_HELD_OUT)
+        split = Split.of(A, y / brightness(A, y), seed + n, ELEMENTS_HELD_OUT)
         given.append(split.knowing(fit(split, fit_basis(A)).variance))
 
     def reconstruct(splits: Sequence[Split], k: int) -> list[Tensor]:

@@ -205,7 +205,7 @@ class FoundCamera:
         if of is not None:
             m = self.in_place(of)
             detector["sensitivity"], left = m.sensitivity, m.mask_error
-            if not m.origin.get("saturated"):  # others are bad in this snapshot alone
+            if not (m.origin.get("saturated") or m.origin.get("missing")):  # others are bad in this snapshot alone
                 detector["bad_pixels"] = m.bad_pixels
             refined = None if self.accepted else m.origin.get("refined")
         arrays = {"mask": self.mask, "shifts": np.asarray(self.shifts), "mask_3d_shift": shifted}
