@@ -36,8 +36,8 @@ settings.load_profile("cassi")
 # two that come to the same kernel at a time would both compile it. Then come the longest files, so that no process
 # waits for one of them at the end, and all others in the order of names.
 FIRST = (
-    "test_kernels_cpu.py", "test_looking_report.py", "test_looking_server.py", "test_looking_figures.py",
-    "test_self_calibration_search.py", "test_kernels_ahead.py", "test_files_bombs.py", "test_cuda_budgets.py",
+    "test_kernels_ahead.py", "test_looking_figures.py", "test_kernels_cpu.py", "test_files_bombs.py",
+    "test_looking_server.py", "test_self_calibration_search.py", "test_looking_report.py", "test_cuda_budgets.py",
     "test_cli_cluster.py", "test_self_calibration_elements_of_several.py", "test_scripts_reconstruct.py",
     "test_real_captures.py", "test_cli_shell.py", "test_scripts_benchmark.py", "test_kill.py", "test_kernels_gpu.py",
     "test_self_calibration_refined_camera.py", "test_scripts_train.py", "test_photograph_solver.py",
