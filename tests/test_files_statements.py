@@ -32,7 +32,8 @@ from containers import (
 )
 from messages import refused
 
-from cassi.files import Levels, read_cube, read_measurement
+from cassi.cli.reading import Reading
+from cassi.files import Levels, ReadOptions, read_cube, read_measurement
 from cassi.files.spectrum_files import read_spectrum
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -79,6 +80,34 @@ def levels_are(write, **more):
                 assert m.origin["black_level"] == black
 
     return check
+
+
+@pytest.mark.parametrize(
+    ("stated", "name", "given", "same"),
+    [
+        ({"step": -2}, "step", 3, -2), ({"shifts": [0, -2, -4, -6]}, "step", 3, -2),
+        ({"shifts": [0, 1, 5, 6]}, "step", 3, None), ({"shifts": [0, 1, 5, 6]}, "num_bands", 7, 4),
+        ({"num_bands": 4}, "num_bands", 7, 4), ({"bit_depth": 12}, "bit_depth", 14, 12),
+        ({"black_level": 40}, "black_level", 0.0, 40), ({"saturation": 800}, "saturation", 850, 800),
+        ({"gain": 2.0}, "gain", 3.0, 2.0), ({"gain": 2.0, "read_noise": 5.0}, "read_noise", 4.0, 5.0),
+    ],
+)  # fmt: skip
+def test_what_is_given_comes_first_and_is_said(tmp_path, stated, name, given, same):
+    """Of whatever option, and only where the file states otherwise."""
+    path = str(save(tmp_path / "a.h5", y=COUNTS, mask=MASK, on={"y": stated}))
+    noise = name in ("gain", "read_noise")
+
+    def notes(value):
+        how = {} if value is None else {name: value}
+        of_counts = how.keys() & {"bit_depth", "black_level", "saturation"}
+        how = {"levels": Levels(**how)} if of_counts else how
+        m = Reading((ReadOptions(),), **how)(path) if noise else read_measurement(path, **how)
+        assert name != "num_bands" or value is None or len(m.shifts) == value
+        return [note for note in m.notes if " given, " in note]
+
+    (said,) = notes(given)
+    assert f"{name.replace('num_bands', 'number of bands').replace('_', ' ')} given, {given:g}, replaces" in said
+    assert not notes(same) and not notes(None)
 
 
 def step_is(path, step, **more):

@@ -20,6 +20,7 @@ from cassi.evidence.noise import CameraNoise
 from cassi.files import Levels, ReadOptions, file_sha256, frame_count, shared_levels
 from cassi.files.frames import find_files, frame_name, is_stack, natural, options_of_shots, stated_shots
 from cassi.files.reading import open_measurement
+from cassi.files.statements import replaced
 from cassi.optics.mask_match import TURNS, check_masks
 from cassi.optics.measurement import Measurement, check_arrays, join_shots
 from cassi.running.arguments import read_options
@@ -61,9 +62,12 @@ class Reading:
 
     def _with_noise(self, m: Measurement) -> Measurement:
         """The gain in electrons per unit of y: a count is 1 / scale of it."""
-        counts = any(Note(note).kind == "counts" for note in m.notes)
-        gain = m.gain if self.gain is None else self.gain * (m.scale if counts else 1.0)
-        m = replace(m, gain=gain, read_noise=m.read_noise if self.read_noise is None else self.read_noise)
+        per = m.scale if any(Note(note).kind == "counts" for note in m.notes) else 1.0
+        gain = m.gain if self.gain is None else self.gain * per
+        said = replaced("gain", self.gain, m.gain and m.gain / per)
+        said += replaced("read noise", self.read_noise, m.read_noise)
+        read_noise = m.read_noise if self.read_noise is None else self.read_noise
+        m = replace(m, gain=gain, read_noise=read_noise, notes=(*m.notes, *said))
         check_arrays(m)
         if self.read_noise is not None and m.gain is None:
             raise InputError("the read noise is in electrons and needs the gain too", cures=("gain",))

@@ -25,7 +25,7 @@ from cassi.files.layout import displaced_down, image_size, is_found_camera, matc
 from cassi.files.opening import open_container
 from cassi.files.options import Levels, ReadOptions
 from cassi.files.scaling import bit_depth_of, digits, levels_of, mask_to_float32, plan_counts, read_leading
-from cassi.files.statements import stated_as
+from cassi.files.statements import replaced, stated_as
 from cassi.files.wavelength_files import differing, given_wavelengths, read_wavelengths, wavelength_source
 from cassi.optics.geometry import check_step
 from cassi.optics.measurement import Measurement, any_bad
@@ -33,6 +33,7 @@ from cassi.optics.outliers import remove_outliers
 from cassi.optics.wavelengths import PRESETS, same_bands, span
 from cassi.types import PathLike
 
+NUMBERS = {"num_bands": "number of bands", "bit_depth": "bit depth", "black_level": "black level"}  # in words
 PIXEL = ("", "1", "px", "pix", "pixel", "dimensionles", "count")  # units of shifts, without the s of a plural
 
 
@@ -158,9 +159,11 @@ def _open(container: Container, options: ReadOptions) -> OpenedMeasurement:
     entry, note = container.pick("measurement", options.key)
     notes += [note] if note else []
     container.check_readable(entry)
+    given = options
     if options.pattern is not None:
         options = replace(options, mask=read_masks(options, image_size(entry), notes), mask_key=None, step=0)
     mask_entry = _mask_source(entry, options, notes)
+    notes += _replaced(entry, mask_entry, given)
     if options.sheared:
         bands = sheared_masks(mask_entry.read(), image_size(entry), options.step, options.num_bands, notes)
         name = mask_entry.file.path.name
@@ -251,14 +254,13 @@ def _geometry(
     step, num_bands = options.step, options.num_bands
     if step is not None:
         return None, step, num_bands
-    if (shifts := entry.beside("shifts") or mask.beside("shifts")) is not None:
+    shifts = entry.beside("shifts") or mask.beside("shifts")
+    if shifts is not None and num_bands in (None, read_list(shifts).size):
         if (unit := str(shifts.attributes.get("units", "pixel"))).lower().rstrip("s") not in PIXEL:
             raise InputError(f"{shifts.where} is in {unit}, expected pixels; divide by their pitch")
         stored = read_list(shifts)
         if not np.isfinite(stored).all():
             raise InputError(f"{shifts.where} must be finite [pixel]")
-        if num_bands not in (None, stored.size):
-            raise InputError(f"{shifts.where} holds {counted(stored.size, 'band')}, {num_bands} were given")
         steps, stated = np.diff(stored), number_in("step", shifts)
         if stated is not None and steps.any() and np.ptp(steps) == 0 and stated != steps[0]:
             raise InputError(f"{shifts.where} are {steps[0]:g} px apart, the step is {stated:g} px; give it")
@@ -271,6 +273,20 @@ def _geometry(
         num_bands = round(bands)
     check_step(step)
     return None, step, num_bands
+
+
+def _replaced(entry: Entry, mask: Entry, given: ReadOptions) -> list[Note]:
+    """Notes on numbers that are given where the file states others."""
+    stated: dict[str, Any] = {}
+    with suppress(InputError):  # what is not used may be anything
+        stated = {name: number_in(name, entry, mask) for name in ("step", "num_bands")}
+        if (shifts := entry.beside("shifts") or mask.beside("shifts")) is not None:
+            steps = np.diff(stored := read_list(shifts))
+            stated = {"step": float(steps[0]) if steps.size and not np.ptp(steps) else np.nan, "num_bands": stored.size}
+    with suppress(InputError):
+        stated |= vars(levels_of(entry, Levels())) | {"bit_depth": bit_depth_of(entry)}
+    numbers = {"step": given.step, "num_bands": given.num_bands, **vars(given.levels)}
+    return [note for name, n in numbers.items() for note in replaced(NUMBERS.get(name, name), n, stated.get(name))]
 
 
 def _wavelengths(

@@ -7,6 +7,7 @@ By the CF conventions of NetCDF (1.11, sections 2.5 and 8.1), the header fields 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cassi.errors import InputError, one_line
+from cassi.errors import InputError, Note, one_line
 from cassi.files.options import MAX_BANDS
 
 if TYPE_CHECKING:
@@ -111,6 +112,14 @@ def valid_axes(axes: object, rank: int) -> str | None:
     """Letters that a file states for the axes of an array of this rank; None if they cannot be that."""
     valid = isinstance(axes, str) and set(axes) <= set("NCHW") and len(set(axes)) == len(axes) == rank
     return str(axes) if valid else None
+
+
+def replaced(name: str, given: float | None, stated: float | None) -> tuple[Note, ...]:
+    """A note where a number that is given comes before another that a file states (NaN: uneven ones)."""
+    if given is None or stated is None or math.isclose(given, stated):
+        return ()
+    theirs = "uneven ones" if math.isnan(stated) else f"{stated:g}"
+    return (Note(f"the {name} given, {given:g}, replaces what the file states, {theirs}"),)
 
 
 def word_of(name: str) -> str:

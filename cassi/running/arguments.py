@@ -17,6 +17,7 @@ from cassi.files.filters import read_masks
 from cassi.files.frames import read_scene
 from cassi.files.layout import displaced_down, sheared_masks, shifts_and_mask
 from cassi.files.options import Levels, ReadOptions
+from cassi.files.statements import replaced
 from cassi.files.wavelength_files import given_wavelengths, wavelength_source
 from cassi.optics.measurement import Measurement, as_transmission, check_arrays, for_kernels
 from cassi.optics.outliers import remove_outliers
@@ -58,7 +59,8 @@ def load(measurement: Array | Measurement | PathLike, mask: Array | PathLike | N
         m = replace(m, wavelengths=wavelengths, origin={**m.origin, "wavelengths": source})
     stated = {name: as_numpy(getattr(settings, name)) for name in ("bad_pixels", "gain", "read_noise")}
     stated["bad_pixels"] = None if stated["bad_pixels"] is None else np.asarray(stated["bad_pixels"])
-    m = replace(m, **{name: value for name, value in stated.items() if value is not None})
+    notes = [note for name in ("gain", "read_noise") for note in replaced(name, stated[name], getattr(m, name))]
+    m = replace(m, notes=(*m.notes, *notes), **{name: value for name, value in stated.items() if value is not None})
     if settings.read_noise is not None:
         CameraNoise(m.gain, settings.read_noise)  # what a file states of it may lack the gain, an argument may not
     check_arrays(m)
