@@ -41,6 +41,20 @@ def test_a_video_camera_has_a_mask_a_frame_and_is_reconstructed_from_them(tmp_pa
     assert torch.equal(cassi.reconstruct(m.y, m.mask, camera="cacti", **how).cube, expected)
 
 
+def test_a_double_disperser_through_a_wide_mask_for_each_band(tmp_path, capsys):
+    """The scene is as wide as fits it, and where none does, it is said what would."""
+    wide = np.random.default_rng(0).random((5, 24, 40)).astype(np.float32)
+    np.save(tmp_path / "m.npy", wide)
+    words = ["simulate", "--camera", "dd", "--mask", str(tmp_path / "m.npy"), "--output", str(tmp_path / "dd.h5")]
+    assert main(words) == 0
+    m = read_measurement(tmp_path / "dd.h5")
+    np.testing.assert_array_equal(m.mask, [wide[c][:, 2 * c : 2 * c + 32] for c in range(5)])
+    np.testing.assert_allclose(m.y, (m.mask * m.cube).sum(0), rtol=1e-5)
+    for more in (["--size", "24x33"], ["--step", "-10"], ["--camera", "cacti", "--mask", str(tmp_path / "2d.npy")]):
+        np.save(tmp_path / "2d.npy", wide[0])
+        check_refusal(capsys, main([*words, "--overwrite", *more]))
+
+
 def test_a_double_disperser_from_its_whole_mask(tmp_path):
     """In Python and from files, the same cube as from a mask for each band; the widths say what is not given."""
     m = simulated(tmp_path / "dd.h5", "--camera", "dd")

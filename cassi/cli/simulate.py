@@ -167,6 +167,8 @@ def make_cube(
             colors = f"painted scenes have colors from {PAINTED[0]} to {PAINTED[1]} nm"
             warn(args, f"{colors}; beyond, their spectra are flat")
         height, width = args.size or mask_size or (256, 256)
+        if args.camera == "dd" and args.size is None and mask_size is not None:  # its mask is that much wider
+            width = max(1, width - (len(chosen) - 1) * abs(args.step))
         return procedural_scene(height, width, torch.from_numpy(chosen), generator=generator), chosen
     values, wavelengths = read_cube(args.cube, key=args.key)
     count = args.num_bands or values.shape[-3]
@@ -193,27 +195,32 @@ def make_masks(
 
     Of a double disperser each band sees another part of one wide mask, in a video camera each frame a mask of its own.
     """
-    (height, width), count = wanted, args.shots
+    (height, width), count, beside = wanted, args.shots, 0
     if args.camera == "cacti":
         count = len(shifts)
     elif args.camera == "dd":
-        width += max(shifts) - min(shifts)
+        beside = max(shifts) - min(shifts)
     if given is None:
         kind = {"kind": args.mask, "transmission": args.transmission, "generator": generator}
-        each = [random_mask(height, width, **kind) for _ in range(count)]
+        each = [random_mask(height, width + beside, **kind) for _ in range(count)]
     elif count > 1 and (given.ndim != 3 or len(given) != count):
-        raise InputError(f"{args.mask} holds masks {tuple(given.shape)}, expected a stack of {count}, one each")
+        what = "frame" if args.camera == "cacti" else "shot"
+        raise InputError(
+            f"{args.mask} holds masks {tuple(given.shape)}, expected a stack of {count}, one for each {what}"
+        )
     else:
-        each = [middle(mask, (height, width), args.mask).contiguous() for mask in (given if count > 1 else [given])]
+        each = [middle(mask, wanted, args.mask, beside).contiguous() for mask in (given if count > 1 else [given])]
     if args.camera == "dd":
         each = [double_disperser(mask, shifts).mask for mask in each]
     return each[0] if count == 1 else stack_masks(each)
 
 
-def middle(picture: Any, wanted: Sequence[int], name: str) -> Any:
-    """The middle (..., h, w) of a mask or a cube, which may be larger than what is wanted."""
-    (height, width), (h, w) = picture.shape[-2:], wanted
+def middle(picture: Any, wanted: Sequence[int], name: str, beside: int = 0) -> Any:
+    """The middle (..., h, w + `beside`) of a mask or a cube, which may be larger than what is wanted."""
+    (height, width), (h, w) = picture.shape[-2:], (wanted[0], wanted[1] + beside)
     if height < h or width < w:
-        raise InputError(f"{name} has {height} x {width} px, fewer than {h} x {w}: reduce --size")
+        why = f" (the {wanted[1]} columns of the scene, and {beside} for the dispersion)" if beside else ""
+        cure = "reduce --size, --step or the number of bands" if beside else "reduce --size"
+        raise InputError(f"{name} has {height} x {width} px, fewer than {h} x {w}{why}: {cure}")
     top, left = (height - h) // 2, (width - w) // 2
     return picture[..., top : top + h, left : left + w]
