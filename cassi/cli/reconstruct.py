@@ -112,13 +112,9 @@ def check_places(args: argparse.Namespace, files: Sequence[str], task: Task, ove
 
 
 def draw(
-    args: argparse.Namespace,
-    task: Task,
-    data: ReportData,
-    figures: Path | None,
-    caption: str,
+    args: argparse.Namespace, task: Task, data: ReportData, figures: Path | None, caption: str,
     report: Callable[[str], None],
-) -> list[str]:
+) -> list[str]:  # fmt: skip
     """Draw the figures and write the page that are asked for; their names."""
     if figures is not None:
         report("draw figures")

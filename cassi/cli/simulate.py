@@ -107,12 +107,9 @@ def run_scene(args: argparse.Namespace) -> int:
         "version": PROGRAM,
         "scene": Path(args.cube).name if args.cube else "procedural",
         "mask_kind": args.mask if args.mask in MASK_KINDS else Path(args.mask).name,
-        "step": args.step,
         "camera_kind": args.camera,
         "num_bands": len(shifts),
-        "seed": args.seed,
-        "full_well": args.full_well,
-        "bit_depth": args.bit_depth,
+        **{name: getattr(args, name) for name in ("step", "seed", "full_well", "bit_depth")},
     }
     write_measurement(args.output, measurement, attributes=attributes, overwrite=args.overwrite)
     if args.side is not None:  # the second camera counts as many electrons as the first
@@ -185,12 +182,9 @@ def make_cube(
 
 
 def make_masks(
-    args: argparse.Namespace,
-    given: torch.Tensor | None,
-    shifts: tuple[int, ...],
-    wanted: Sequence[int],
+    args: argparse.Namespace, given: torch.Tensor | None, shifts: tuple[int, ...], wanted: Sequence[int],
     generator: torch.Generator,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """The masks of all shots, (K, ...) where there are several; drawn, or the middle of those from a file.
 
     Of a double disperser each band sees another part of one wide mask, in a video camera each frame a mask of its own.

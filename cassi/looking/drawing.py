@@ -38,16 +38,9 @@ class Strip(NamedTuple):
 
 
 def strip_of(
-    values: np.ndarray,
-    centers: np.ndarray | None,
-    chosen: Sequence[int],
-    *,
-    columns: int,
-    width: float,
-    signed: bool = False,
-    tinted: bool = False,
-    uncertainty: np.ndarray | None = None,
-) -> Strip:
+    values: np.ndarray, centers: np.ndarray | None, chosen: Sequence[int], *, columns: int, width: float,
+    signed: bool = False, tinted: bool = False, uncertainty: np.ndarray | None = None,
+) -> Strip:  # fmt: skip
     """The chosen bands (C, H, W) on one scale, `width` inches wide; blue to red, around zero, where they are `signed`.
 
     `tinted`: each in the color of its light instead of grey. What is `doubtful` by its `uncertainty` (C, H, W) is amber
@@ -90,15 +83,9 @@ def draw_strip(axes: Axes, strip: Strip, label: str) -> None:
 
 
 def draw_spectra(
-    panels: Sequence[Axes],
-    values: np.ndarray,
-    centers: np.ndarray | None,
-    chosen: Sequence[tuple[int, int]],
-    truth: np.ndarray | None,
-    uncertainty: np.ndarray | None,
-    *,
-    unit: str,
-) -> None:
+    panels: Sequence[Axes], values: np.ndarray, centers: np.ndarray | None, chosen: Sequence[tuple[int, int]],
+    truth: np.ndarray | None, uncertainty: np.ndarray | None, *, unit: str,
+) -> None:  # fmt: skip
     """Draw one panel per point, all on one scale, with a legend above them if there are several kinds of lines."""
     legend: dict[str, Artist] = {}
     if truth is not None:  # the chosen points are flat and bright: also state the angles of all pixels

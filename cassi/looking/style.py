@@ -109,14 +109,9 @@ def rows_of(width: float, heights: Sequence[float], title: str = "") -> tuple[Fi
 
 
 def plots(
-    width: float,
-    height: float,
-    *,
-    columns: int = 1,
-    rows: int = 1,
-    heights: Sequence[float] | None = None,
+    width: float, height: float, *, columns: int = 1, rows: int = 1, heights: Sequence[float] | None = None,
     title: str = "",
-) -> tuple[Figure, list[Axes]]:
+) -> tuple[Figure, list[Axes]]:  # fmt: skip
     """A page of plots, each `width` x `height` inches; `heights`: of the rows, relative."""
     figure = page(columns * width, rows * height, title)
     return figure, list(figure.subplots(rows, columns, squeeze=False, height_ratios=heights).flat)
@@ -146,15 +141,9 @@ def show(axes: Axes, picture: np.ndarray, title: str = "", **how: Any) -> None:
 
 
 def draw_map(
-    axes: Axes,
-    picture: np.ndarray,
-    title: str,
-    label: str,
-    *,
-    limits: Limits | None = None,
-    colors: str = "cividis",
+    axes: Axes, picture: np.ndarray, title: str, label: str, *, limits: Limits | None = None, colors: str = "cividis",
     note: str = "",
-) -> None:
+) -> None:  # fmt: skip
     """Draw an image of values with a color bar, and below it the label of the values and a note."""
     limits = shown_range(picture) if limits is None else limits
     show(axes, picture, title, cmap=colors, vmin=limits.low, vmax=limits.high)

@@ -138,14 +138,9 @@ def evaluate(
 
 
 def study(
-    designs: Sequence[Design],
-    scenes: dict[str, Scene],
-    folder: PathLike,
-    *,
-    size: int = SIZE,
-    quality: str = "fast",
+    designs: Sequence[Design], scenes: dict[str, Scene], folder: PathLike, *, size: int = SIZE, quality: str = "fast",
     progress: Callable[[Iterable[tuple[Design, str]]], Iterable[tuple[Design, str]]] = lambda todo: todo,
-) -> dict[Design, Quality]:
+) -> dict[Design, Quality]:  # fmt: skip
     """Evaluate every design on every scene; what `folder` holds already, from a run that was interrupted, is kept.
 
     The folder gets `design.jsonl`, a line a run, and `design.csv`, a line a design.

@@ -356,14 +356,9 @@ def _threads(solve: Callable[..., Reconstruction], count: int) -> Iterator[tuple
 
 
 def _solve_and_write(
-    job: Job,
-    *,
-    read: Callable[..., Measurement],
-    solve: Callable[..., Reconstruction],
-    attributes: Mapping[str, object],
-    after: Callable[[Path], object] | None,
-    is_over: Callable[[], bool] = bool,
-) -> dict[str, Any]:
+    job: Job, *, read: Callable[..., Measurement], solve: Callable[..., Reconstruction],
+    attributes: Mapping[str, object], after: Callable[[Path], object] | None, is_over: Callable[[], bool] = bool,
+) -> dict[str, Any]:  # fmt: skip
     """One frame, on a worker: the cube goes to the disk, only a few values go back."""
     stamps = stamps_of(job.hashes)
     for path in stamps:

@@ -86,15 +86,9 @@ def tile_grid(A: Block, tile: int, *, reach: int = REACH) -> list[Tile]:
 
 
 def solve_tiled(
-    A: Block,
-    y: Tensor,
-    solve: Solve,
-    x: Tensor,
-    *,
-    tile: int,
-    reach: int = REACH,
+    A: Block, y: Tensor, solve: Solve, x: Tensor, *, tile: int, reach: int = REACH,
     report: Callable[[float], None] = lambda share: None,
-) -> tuple[Record, ...]:
+) -> tuple[Record, ...]:  # fmt: skip
     """Solve tile by tile and add the parts to the cube x, weighted so that their sum is the cube.
 
         x = sum_k window_k x_k,    sum_k window_k = 1
@@ -148,14 +142,9 @@ def _axis(length: int, tile: int, reach: int, light: int) -> Iterator[tuple[slic
 
 
 def tile_solver(
-    A: Block,
-    y: Tensor,
-    *,
-    wavelengths: np.ndarray | None = None,
-    noise: CameraNoise = CameraNoise(),
-    settings: Settings = Settings(),
-    watch: Watch | None = None,
-) -> tuple[Solve, Outcome]:
+    A: Block, y: Tensor, *, wavelengths: np.ndarray | None = None, noise: CameraNoise = CameraNoise(),
+    settings: Settings = Settings(), watch: Watch | None = None,
+) -> tuple[Solve, Outcome]:  # fmt: skip
     """A solver for blocks by the plan of the whole frame at brightness 1, and what was chosen."""
     plan, evidence = cast(Plan | None, settings.plan), None  # `open_files` has read its file
     if plan is None:

@@ -178,13 +178,9 @@ class FoundCamera:
         return replace(m, mask=self.mask, shifts=self.shifts) if self.accepted else m
 
     def save(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        of: Measurement | None = None,
-        wavelengths: np.ndarray | None = None,
+        self, path: str | os.PathLike[str], *, of: Measurement | None = None, wavelengths: np.ndarray | None = None,
         overwrite: bool = False,
-    ) -> Path:
+    ) -> Path:  # fmt: skip
         """Write HDF5: mask, shifts, mask_3d_shift (C, H, W'), each band's mask where it falls, bad_pixels and
         sensitivity if any.
 

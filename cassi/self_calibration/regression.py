@@ -117,15 +117,9 @@ class Snapshots:
 
 
 def features(
-    masks: BlurredMasks,
-    shifts: Shifts,
-    columns: int,
-    *,
-    blurs: Sequence[int],
-    derivatives: bool,
-    rows: slice = slice(None),
-    look: Look = COARSE,
-) -> np.ndarray:
+    masks: BlurredMasks, shifts: Shifts, columns: int, *, blurs: Sequence[int], derivatives: bool,
+    rows: slice = slice(None), look: Look = COARSE,
+) -> np.ndarray:  # fmt: skip
     """Detail of the masks seen on the detector, at these `BLURS`, then -d/dy, then -d/dx of each, (F, rows, W').
 
     Bands are taken together in groups, with hat functions between the groups' centers.

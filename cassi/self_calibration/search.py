@@ -81,14 +81,8 @@ def find_camera(
         raise ValueError("no measurement given to find the camera from; give one at least")
     report(0.0)
     looks_closer = mask_error and not dispersion
-    found = _find_pose(
-        measurements,
-        black_level,
-        seed,
-        dispersion,
-        device,
-        lambda share: report(share * (SHARE if looks_closer else 1)),
-    )
+    whole = SHARE if looks_closer else 1
+    found = _find_pose(measurements, black_level, seed, dispersion, device, lambda share: report(share * whole))
     scenes = None if dispersion else _open_scenes(found, measurements, black_level, device)
     if scenes is None:
         return found

@@ -78,15 +78,9 @@ class _Canvas:
         return noise / noise.std().clamp(min=1e-6) if noise.numel() > 1 else noise
 
     def paint(
-        self,
-        coverage: Tensor,
-        pigment: Tensor,
-        *,
-        second: Tensor | None = None,
-        mix: Tensor | None = None,
-        lit: Tensor | float = 0.7,
-        highlight: Tensor | None = None,
-    ) -> None:
+        self, coverage: Tensor, pigment: Tensor, *, second: Tensor | None = None, mix: Tensor | None = None,
+        lit: Tensor | float = 0.7, highlight: Tensor | None = None,
+    ) -> None:  # fmt: skip
         """Paint a surface of `pigment`, or of `second` where `mix` is 1, lit by the fraction `lit` of the lamp."""
         rows, columns = coverage.any(dim=1).nonzero()[:, 0], coverage.any(dim=0).nonzero()[:, 0]
         if len(rows) == 0:
