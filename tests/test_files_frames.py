@@ -13,7 +13,7 @@ from messages import refused
 from PIL import Image
 
 from cassi import files
-from cassi.files import Container, Levels, ReadOptions, describe, open_container, read_measurement, write_measurement
+from cassi.files import Container, Levels, ReadOptions, describe, read_measurement, write_arrays, write_measurement
 from cassi.files.formats.tiff import _open
 from cassi.files.frames import find_files, natural, read_scene
 from cassi.files.reading import open_measurement
@@ -94,6 +94,13 @@ def test_files_of_folders_patterns_and_lists(tmp_path):
     assert names(tmp_path / "frame1*.npy") == ["frame1", "frame10"]
     assert names(tmp_path / "frame1_cube.npy") == ["frame1_cube"]  # named alone it is meant
     refused(find_files, tmp_path / "*.tif")
+    image, masks = np.ones((4, 4), np.float32), np.ones((2, 4, 6), np.float32)
+    files.write_cube(tmp_path / "result.h5", masks, datasets={"residual": image})
+    write_arrays(tmp_path / "camera.h5", {"mask": image, "mask_3d_shift": masks}, attributes={"camera": "{}"})
+    write_arrays(tmp_path / "calibration.h5", {"mask": masks}, attributes={"kind": "cassi calibration"})
+    write_arrays(tmp_path / "snapshot.h5", {"measurement": image, "mask": image})
+    (tmp_path / "broken.h5").write_bytes(b"x")
+    assert names(tmp_path / "*.h5") == ["broken", "snapshot"] and names(tmp_path / "camera.h5") == ["camera"]
     assert sorted(["a10b2", "a9b30", "a10b1", "A2"], key=natural) == ["A2", "a9b30", "a10b1", "a10b2"]
 
 
@@ -153,7 +160,7 @@ def test_tiff_stacks_of_other_programs_are_read_as_they_are(tmp_path, monkeypatc
     """Frame by frame, in the memory of one; a page of another size is refused."""
     values, path = STACK.astype(dtype), tmp_path / "run.tif"
     TIFFS[name][0](path, values)
-    container = open_container(path)
+    container = files.open_container(path)
     found = container.read(container.entries[0])
     assert found.dtype == np.dtype(dtype)
     np.testing.assert_array_equal(found, values)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from cassi.calibration.dark_frame import less_dark, read_dark
 from cassi.cli.calibrate import draw_and_say
+from cassi.cli.messages import describe_measurement
 from cassi.cli.options import check, values_for
 from cassi.cli.places import check_files, figures_folder
 from cassi.cli.shell import warn
@@ -31,6 +32,7 @@ def run(args: argparse.Namespace) -> int:
     check_seed(args.seed)
     folder = figures_folder(args.figures, Path(args.output))
     measurements = _captures(args)
+    describe_measurement(args, measurements[0], many=True)
     with StepBar(refined_camera.fit_steps([m.source for m in measurements]), shown=not args.quiet) as bar:
         refined = refined_camera.calibrate_from_captures(
             measurements,

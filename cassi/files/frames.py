@@ -13,7 +13,7 @@ import numpy as np
 
 from cassi.errors import InputError
 from cassi.files.container import number_in
-from cassi.files.layout import ends
+from cassi.files.layout import ends, is_found_camera
 from cassi.files.opening import SUFFIXES, open_container
 from cassi.files.options import Levels, ReadOptions
 from cassi.files.reading import OpenedMeasurement, open_measurement
@@ -33,7 +33,8 @@ def natural(path: PathLike) -> list[tuple[str, int]]:
 def find_files(source: PathLike | Sequence[PathLike], leave_out: Sequence[PathLike] = ()) -> list[Path]:
     """The files of a folder, a pattern such as "run/*.tif", a name or a list of names, in natural order.
 
-    Hidden files, results (`*_cube.*`) and those in `leave_out` (masks) are skipped, unless a single file is named.
+    Hidden files, those in `leave_out` (masks), and what the program has written of others (results, by their name too,
+    cameras, calibrations) are skipped, unless a single file is named.
 
     Raises:
         InputError: no files.
@@ -44,11 +45,22 @@ def find_files(source: PathLike | Sequence[PathLike], leave_out: Sequence[PathLi
         return files
     excluded = {Path(name).resolve() for name in leave_out}
     files = [file for file in files if file.resolve() not in excluded]
-    files = [file for file in files if not file.name.startswith(".") and not file.stem.endswith("_cube")]
+    files = [file for file in files if not (file.name.startswith(".") or _is_written(file))]
     if not files:
         expected = f"expected files ending in {', '.join(sorted(SUFFIXES))}"
         raise InputError(f"{', '.join(map(str, sources))}: no measurement files found, {expected}")
     return files
+
+
+def _is_written(file: Path) -> bool:
+    """Whether the program has written a file of other files, so that it holds no snapshot of its own."""
+    if file.suffix.lower() not in (".h5", ".hdf5") or file.stem.endswith("_cube"):
+        return file.stem.endswith("_cube")
+    with suppress(InputError):  # its own run reports what is wrong with it
+        container = open_container(file)
+        calibrated = container.attributes.get("kind") == "cassi calibration"
+        return container.is_result or is_found_camera(container) or calibrated
+    return False
 
 
 def _list_files(path: Path) -> list[Path]:
