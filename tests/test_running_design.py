@@ -2,6 +2,8 @@
 
 import csv
 import io
+import json
+import warnings
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from cassi.files import write_cube
 from cassi.looking.camera_figures import choices_figure
 from cassi.running import design as module
 from cassi.running.design import Design, as_csv, element_mask, evaluate, grid, open_scene, paint_scene, scenes_of, study
+from cassi.version import PROGRAM
 
 
 @pytest.mark.parametrize(
@@ -55,7 +58,8 @@ def test_more_light_and_more_detector_are_better():
         Design(1, 1, 8, 200.0), Design(1, 1, 8, 20_000.0), Design(4, 1, 8, 20_000.0)))  # fmt: skip
     assert dim["psnr"] + 1 < usual["psnr"] and dim["angle"] > usual["angle"]
     assert usual["psnr"] < wide["psnr"]
-    assert evaluate(Design(1, 1, 8, 200.0), paint_scene(0), size=48) == dim
+    with warnings.catch_warnings(action="error"):  # doubts about a cube are not those of a study
+        assert evaluate(Design(1, 1, 8, 5.0), paint_scene(0), size=48)["psnr"] < dim["psnr"]
 
 
 def test_a_study_goes_on_where_it_was_interrupted(tmp_path, monkeypatch):
@@ -73,6 +77,8 @@ def test_a_study_goes_on_where_it_was_interrupted(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         study(designs, scenes, tmp_path, size=16)
     with (tmp_path / "design.jsonl").open("a") as file:
+        key = json.dumps([2, 1, 8, 1e4, "b", 16, "fast", PROGRAM])
+        file.write(f'{{"key": {key}}}\n{{"key": {key}, "psnr": "x", "ssim": 0.5, "angle": 2.0}}\n')  # by another hand
         file.write('{"key": [1, 1, 8')  # a line that was cut off
     found = study(designs, scenes, tmp_path, size=16)
     assert len(calls) == 5  # two done, the third anew, and the fourth

@@ -23,7 +23,9 @@ from cassi.files.opening import SUFFIXES
 from cassi.looking.metrics import score
 from cassi.optics.detector import MAX_ELECTRONS
 from cassi.optics.measurement import Measurement
-from cassi.running.reconstruct import reconstruct
+from cassi.running.arguments import load, open_files
+from cassi.running.pipeline import reconstruct_measurement
+from cassi.settings import Settings
 from cassi.simulation.camera import random_mask, simulate
 from cassi.simulation.optical_bench import FIRST, LAST, READ_NOISE
 from cassi.simulation.scene import procedural_scene
@@ -33,6 +35,7 @@ from cassi.version import PROGRAM
 SIZE, MIN_SIZE = 96, 16  # of a scene, usual and at least [pixel]
 MIN_ELEMENTS = MIN_SIZE  # of a mask: of a few, all may be closed
 MAX_RUNS = 20_000
+SCORES = "psnr", "ssim", "angle"  # of a run, in its line
 
 
 @dataclass(frozen=True)
@@ -132,8 +135,8 @@ def evaluate(
     shifts = tuple(c * design.step for c in range(design.bands))
     shot = simulate(cube, mask, shifts, full_well=design.electrons, read_noise=READ_NOISE, generator=noise)
     m = Measurement(shot.y.numpy(), mask.numpy(), shifts, gain=shot.gain, read_noise=shot.read_noise)
-    estimate = reconstruct(m, quality=quality, camera="as-given").cube
-    numbers = score(estimate, truth=cube)
+    settings = open_files(Settings(quality=quality, camera="as-given"))
+    numbers = score(reconstruct_measurement(load(m, None, settings), settings).cube, truth=cube)
     return {"psnr": numbers["psnr"], "ssim": numbers["ssim"], "angle": numbers["sam"]}
 
 
@@ -173,7 +176,8 @@ def study(
     before = log.read_text(encoding="utf-8") if log.exists() else ""
     for line in before.splitlines():
         try:
-            known[tuple(parse_json(line)["key"])] = parse_json(line)
+            row = parse_json(line)
+            known[tuple(row["key"])] = {name: float(row[name]) for name in SCORES}
         except (ValueError, KeyError, TypeError):  # cut off by the end of an earlier run
             continue
 
@@ -185,13 +189,13 @@ def study(
         file.write("\n" * (before[-1:] not in ("", "\n")))
         for design, name in progress(todo):
             numbers = evaluate(design, scenes[name], size=size, quality=quality)
-            known[key(design, name)] = {"key": key(design, name), **numbers}
-            file.write(json.dumps(known[key(design, name)]) + "\n")
+            known[key(design, name)] = numbers
+            file.write(json.dumps({"key": key(design, name), **numbers}) + "\n")
             file.flush()
     qualities = {}
     for design in designs:
         rows = [known[key(design, name)] for name in scenes]
-        psnr, ssim, angle = (np.array([row[what] for row in rows]) for what in ("psnr", "ssim", "angle"))
+        psnr, ssim, angle = (np.array([row[what] for row in rows]) for what in SCORES)
         qualities[design] = Quality(psnr.mean(), ssim.mean(), angle.mean(), psnr.std(), len(rows))
     write_text(place / "design.csv", as_csv(qualities, size))
     return qualities
