@@ -29,6 +29,8 @@ from messages import refused
 import cassi
 from cassi.files import Levels, ReadOptions, open_container, read_cube, read_measurement, shared_levels
 from cassi.files.scaling import bit_depth_of
+from cassi.self_calibration.camera_model import CameraModel
+from cassi.self_calibration.found_camera import FoundCamera
 
 
 @hypothesis.settings(max_examples=8)
@@ -67,6 +69,18 @@ def test_shifts_are_in_pixels_or_refused(tmp_path):
             path = save(tmp_path / name, **SAVED, shifts=[0, -2, -4, -6], on={"shifts": {"units": unit}})
             assert read_measurement(path).shifts == (0, -2, -4, -6)
         refused(read_measurement, save(tmp_path / name, **SAVED, shifts=[0, 1, 2], on={"shifts": {"units": "mm"}}))
+
+
+@pytest.mark.parametrize("stated", [{"shifts": [0, -2, -4, -6]}, {"step": -2}, {"step": 3}, {}])
+def test_a_mask_that_is_given_brings_the_shifts_of_its_camera(tmp_path, stated):
+    """Whatever the file of the snapshot states, which is another camera's; a step that is given comes before both."""
+    path = save(tmp_path / "y.h5", y=Y, mask=MASK, on={"y": stated})
+    masks, shifts = np.stack([MASK] * 4), (0, 1, 4, 6)
+    FoundCamera(masks, shifts, CameraModel(), True).save(tmp_path / "camera.h5")
+    m = read_measurement(path, mask=tmp_path / "camera.h5")
+    assert m.shifts == shifts and len(read_measurement(path).shifts) in (3, 4)
+    assert any("states others" in note for note in m.notes) == ("shifts" in stated)
+    assert read_measurement(path, mask=tmp_path / "camera.h5", step=2).shifts == (0, 2, 4, 6)
 
 
 def test_every_group_of_a_file_is_heard(tmp_path):

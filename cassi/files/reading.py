@@ -249,24 +249,28 @@ def _geometry(
 ) -> tuple[np.ndarray | None, float | None, int | None]:
     """Shifts, step and number of bands for a mask of this rank, as far as they are known.
 
-    What is given comes before what a file states: shifts, or step and bands.
+    What is given comes before what a file states: shifts, or step and bands; a mask of another file is given, with
+    what that states of its camera.
     """
     step, num_bands = options.step, options.num_bands
     if step is not None:
         return None, step, num_bands
-    shifts = entry.beside("shifts") or mask.beside("shifts")
+    sources = _of_camera(entry, mask)
+    stated_shifts = [found for one in sources if (found := one.beside("shifts")) is not None]
+    shifts = stated_shifts[0] if stated_shifts else None
     if shifts is not None and num_bands in (None, read_list(shifts).size):
         if (unit := str(shifts.attributes.get("units", "pixel"))).lower().rstrip("s") not in PIXEL:
             raise InputError(f"{shifts.where} is in {unit}, expected pixels; divide by their pitch")
         stored = read_list(shifts)
+        if len(stated_shifts) > 1 and not np.array_equal(stored, read_list(stated_shifts[1])):
+            notes.append(f"the shifts are those of {mask.file.path.name}, the file of the snapshot states others")
         if not np.isfinite(stored).all():
             raise InputError(f"{shifts.where} must be finite [pixel]")
         steps, stated = np.diff(stored), number_in("step", shifts)
         if stated is not None and steps.any() and np.ptp(steps) == 0 and stated != steps[0]:
             raise InputError(f"{shifts.where} are {steps[0]:g} px apart, the step is {stated:g} px; give it")
         return stored, None, num_bands
-    step = number_in("step", entry, mask)
-    bands = number_in("num_bands", entry, mask)
+    step, bands = (number_in(name, *sources) for name in ("step", "num_bands"))
     if step is not None:
         notes.append(f"the step of {step:g} px is stated by the file")
     if num_bands is None and bands is not None and rank == 2:
@@ -275,13 +279,19 @@ def _geometry(
     return None, step, num_bands
 
 
+def _of_camera(entry: Entry, mask: Entry) -> tuple[Entry, ...]:
+    """The arrays beside which a camera is stated, in the order in which they count."""
+    return (entry,) if mask.file is entry.file else (mask, entry)
+
+
 def _replaced(entry: Entry, mask: Entry, given: ReadOptions) -> list[Note]:
     """Notes on numbers that are given where the file states others."""
     stated: dict[str, Any] = {}
     with suppress(InputError):  # what is not used may be anything
-        stated = {name: number_in(name, entry, mask) for name in ("step", "num_bands")}
-        if (shifts := entry.beside("shifts") or mask.beside("shifts")) is not None:
-            steps = np.diff(stored := read_list(shifts))
+        sources = _of_camera(entry, mask)
+        stated = {name: number_in(name, *sources) for name in ("step", "num_bands")}
+        if shifts := list(filter(None, (one.beside("shifts") for one in sources))):
+            steps = np.diff(stored := read_list(shifts[0]))
             stated = {"step": float(steps[0]) if steps.size and not np.ptp(steps) else np.nan, "num_bands": stored.size}
     with suppress(InputError):
         stated |= vars(levels_of(entry, Levels())) | {"bit_depth": bit_depth_of(entry)}
