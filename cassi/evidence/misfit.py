@@ -75,7 +75,7 @@ class Misfit:
         b = w * r
         length = b.norm()
         tiny, least = torch.finfo(r.dtype).tiny, length
-        Q, KQ = r.new_zeros((STEPS + 1, *r.shape)), r.new_zeros((STEPS, *r.shape))
+        Q, KQ = r.new_empty((STEPS + 1, *r.shape)), r.new_empty((STEPS, *r.shape))
         Q[0] = b / length.clamp(min=tiny)
         flat = Q.flatten(1)
         for k in range(STEPS):

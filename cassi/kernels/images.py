@@ -62,6 +62,9 @@ def gaussian_blur(images: Tensor, sigma: float, border: str = "reflect") -> Tens
     t = torch.arange(-radius, radius + 1, dtype=images.dtype, device=images.device)
     taps = torch.exp(-0.5 * (t / sigma) ** 2)
     taps = taps / taps.sum()
+    if not images.is_cpu:
+        padded = F.pad(images[:, None], (radius,) * 4, mode=border)
+        return F.conv2d(F.conv2d(padded, taps.view(1, 1, -1, 1)), taps.view(1, 1, 1, -1))[:, 0]
     for _ in range(2):  # along the rows, then the columns: a tenth of the time of `conv2d`
         rows = F.pad(images, (radius, radius), mode=border).flatten(0, 1)
         images = correlate_rows(rows, taps).view(images.shape).mT.contiguous()
