@@ -84,8 +84,8 @@ def subspace_gram(
     """`cassi.CASSI.subspace_gram` into out (..., H, W'), without the cube that lies between."""
     given, rows = stack(p, 2), stack(out, 2)
     each = np.stack([_padded(one) for one in np.broadcast_to(stack(scaled, 2), (len(rows), *basis.shape))])
-    operands = (given, each, _padded(basis.numpy().T), stack(mask, 2)[None], _offsets(shifts), plain(weights, rows, 2), rows)
-    share_out(_subspace_gram, rows.shape[0] * rows.shape[1], 2 * p.numel() * basis.numel(), *operands)
+    constants = (each, _padded(basis.numpy().T), stack(mask, 2)[None], _offsets(shifts), plain(weights, rows, 2))
+    share_out(_subspace_gram, rows.shape[0] * rows.shape[1], 2 * p.numel() * basis.numel(), given, *constants, rows)
 
 
 def common_gram(
