@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import sys
@@ -85,6 +86,7 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         gc.freeze()
+        atexit.register(gc.unfreeze)  # else some libraries take what is left for a leak, and say so
         gc.set_threshold(5_000, 20, 20)  # figures and pages are many small objects, hardly any of them garbage
         gc.enable()
 
@@ -101,10 +103,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     OF_WORKERS.append(getattr(node, "workeroutput", {}).get("messages", {}))
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()  # else some libraries take what is left for a leak, and say so
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -180,7 +180,7 @@ for words in (
     "simulate --size 32x32 --num-bands 4 --frames 2 --output f.h5",
     "reconstruct f.h5 --solver gap-tv --iterations 2 --output many",
     "simulate --size 32x32 --num-bands 4 --output a.h5",
-    "reconstruct a.h5 --solver gap-tv --iterations 2 --report --figure-format png,svg",
+    "reconstruct a.h5 --solver gap-tv --iterations 2 --report --figure-format svg",
     "compare a_cube.h5 leaf.csv --at 9,9,3 --csv b.csv --figure b.pdf",
     "simulate --bench bench --size 64x64",
     "calibrate bench",

@@ -19,7 +19,15 @@ import tifffile
 from messages import refused
 
 from cassi.cli.main import main
-from cassi.files import OutputError, open_container, read_cube, read_measurement, write_cube, write_measurement
+from cassi.files import (
+    InputError,
+    OutputError,
+    open_container,
+    read_cube,
+    read_measurement,
+    write_cube,
+    write_measurement,
+)
 from cassi.files.atomic import check_place, file_sha256, write_text
 from cassi.files.spectrum_files import read_spectrum
 from cassi.files.writing import gather_cubes
@@ -206,12 +214,13 @@ def test_pipes_are_called_pipes(tmp_path, capsys, read):
 
 def test_what_a_drive_says_is_not_called_damage(tmp_path, monkeypatch):
     path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        file["cube"] = np.ones((2, 3, 4))
-        file.flush()
-        read = f"from cassi.files import read_cube; read_cube({str(path)!r})"
-        done = subprocess.run([sys.executable, "-c", read], capture_output=True, text=True)
-    assert "another program has it open to write it" in done.stderr and "damaged" not in done.stderr
+    write = "import h5py, sys; file = h5py.File(sys.argv[1], 'w'); file['cube'] = [[[1.0]]]; print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", write, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        with pytest.raises(InputError) as caught:
+            read_cube(path)
+        other.communicate(b"\n")
+    assert "another program has it open to write it" in str(caught.value) and "damaged" not in str(caught.value)
     for number in (errno.EACCES, errno.EIO, errno.ESTALE):
 
         def fails(*_, number=number, **__):

@@ -59,8 +59,8 @@ SETTINGS = {
 @pytest.fixture(scope="module")
 def snapshot():
     generator = torch.Generator().manual_seed(0)
-    x = procedural_scene(40, 40, torch.linspace(450, 650, 6), generator=generator)
-    mask = random_mask(40, 40, generator=generator)
+    x = procedural_scene(24, 24, torch.linspace(450, 650, 6), generator=generator)
+    mask = random_mask(24, 24, generator=generator)
     A = cassi.CASSI.from_step(mask, 2, 6)
     return x, A, A.forward(x)
 

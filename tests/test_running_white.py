@@ -258,10 +258,10 @@ def test_a_folder_is_divided_by_a_reference_that_is_solved_once(night, tmp_path,
 def test_tiles_are_divided_turned_and_have_error_bars(bench, tmp_path):
     """As the whole frame, whose noise, basis and weights are the tiles' too."""
     turned = "90"
-    mask = (torch.rand(96, 128, generator=torch.Generator().manual_seed(1)) > 0.5).float()
+    mask = (torch.rand(48, 64, generator=torch.Generator().manual_seed(1)) > 0.5).float()
     A = CASSI.from_step(mask, step=1, num_bands=C)
-    light = torch.linspace(0.5, 1, C)[:, None, None] * torch.linspace(0.9, 1.1, 128) * torch.ones(C, 96, 1)
-    rho = procedural_scene(96, 128, torch.linspace(450, 650, C), generator=torch.Generator().manual_seed(2)).float()
+    light = torch.linspace(0.5, 1, C)[:, None, None] * torch.linspace(0.9, 1.1, 64) * torch.ones(C, 48, 1)
+    rho = procedural_scene(48, 64, torch.linspace(450, 650, C), generator=torch.Generator().manual_seed(2)).float()
     noise = 0.005 * torch.randn(2, *A.measurement_shape, generator=torch.Generator().manual_seed(3))
     scene, white = (
         Measurement((A.forward(x) + n).numpy(), mask.numpy(), A.shifts)
@@ -269,7 +269,7 @@ def test_tiles_are_divided_turned_and_have_error_bars(bench, tmp_path):
     )
     how = {"prior": "tv", "camera": "as-given", "turn_result": turned, "uncertainty": True}
     whole = cassi.reconstruct(scene, **how, white=white, white_reflectance=0.9)
-    reconstruct_tiled(scene, tmp_path / "t.h5", tile=64, reach=16, **how, white=white, white_reflectance=0.9)
+    reconstruct_tiled(scene, tmp_path / "t.h5", tile=40, reach=16, **how, white=white, white_reflectance=0.9)
     with h5py.File(tmp_path / "t.h5") as file:
         assert file.attrs["unit"] == "reflectance" and file.attrs["turned"] == turned
         cube, spread = file["cube"][:], file["uncertainty"][:]

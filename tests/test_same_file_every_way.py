@@ -29,7 +29,7 @@ from cassi.simulation.scene import procedural_scene
 
 SETTINGS: dict[str, Any] = {"seed": 3}
 OPTIONS = [word for name, value in SETTINGS.items() for word in (f"--{name}", str(value))]
-SIZE, SHIFTS = 40, tuple(range(0, 16, 2))
+SIZE, SHIFTS = 32, tuple(range(0, 16, 2))
 ITS_OWN = ("seconds", "command_line", "fingerprint", "against", "method", "defects")  # of one run, or of many
 
 

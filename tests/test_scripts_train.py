@@ -277,6 +277,7 @@ def test_weights_are_measured_on_scenes_that_are_held_out(tmp_path, capsys):
 
 def test_what_cannot_be_is_refused(data, tmp_path, capsys, monkeypatch):
     arguments = [*ARGUMENTS, "--data", str(data), "--output", str(tmp_path / "run")]
+    monkeypatch.setattr(loop, "new_prior", lambda size, seed: new_prior(SMALL, seed))
 
     def refuses(*words: str) -> None:
         check_refusal(capsys, train.main([*arguments, *words]))
