@@ -39,6 +39,7 @@ from cassi.cli.main import program
 from cassi.files import open_container, read_cube, replacing, write_cube
 from cassi.files.writing import gather_cubes
 from cassi.priors.learned import load_prior
+from cassi.sequence import neighbors
 from cassi.signals import ENDING
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -319,8 +320,10 @@ SHORT = {"simulate": ("HUP", "INT"), "sequence": ("KILL",), "refine": ("KILL",),
         *(pytest.param(name, ("KILL", "TERM", "HUP", "INT"), marks=pytest.mark.slow) for name in COMMANDS),
     ],
 )
-def test_a_command_that_is_killed(prepared, name, signals):
+def test_a_command_that_is_killed(prepared, name, signals, monkeypatch):
     """A moment of each place, or more: one that lies within the write is a number of calls, any other a time."""
+    for part in ("SINGLE_FRAME_ITERS", "MULTI_FRAME_ITERS"):  # what is written counts, not what is computed
+        monkeypatch.setattr(neighbors, part, 5)
     command, *before = COMMANDS[name]
     out, old = prepared / "out", dict[str, str]()
     begin(prepared, name)
