@@ -14,14 +14,18 @@ from scipy import ndimage
 
 import cassi
 from cassi.cli.main import run
+from cassi.evidence.fitting import fit, fit_basis
+from cassi.evidence.held_out import Split
+from cassi.evidence.judge import is_better
 from cassi.files import read_measurement, write_arrays
 from cassi.files.cubes import turn
 from cassi.optics.building import build_shot_camera
 from cassi.optics.cropping import highest_variance_window
-from cassi.optics.detector import black_level_of
+from cassi.optics.detector import black_level_of, brightness
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.spectral_basis import smooth_basis
+from cassi.self_calibration import search
 from cassi.self_calibration.camera_model import BLURS, CameraModel, blur_weights, blurred_masks, box_blurred
 from cassi.self_calibration.elements_of_several import MaskError
 from cassi.self_calibration.found_camera import FoundCamera, read_found_mask
@@ -401,3 +405,30 @@ def test_a_result_holds_the_model_and_the_error_of_its_mask_not_the_masks(tmp_pa
     np.testing.assert_allclose(read_found_mask(tmp_path / "bands.h5", each), turn(found.mask, how), atol=2e-6)
     cassi.reconstruct(m, solver="least-squares", camera="as-given").save(tmp_path / "plain.h5")
     refused(read_found_mask, tmp_path / "plain.h5")
+
+
+def correct_rows(scenes, report):
+    """A proposal of another kind: the gain of each row, by its light relative to the rows beside it."""
+    A, y = scenes.camera, scenes.snapshots[0] / brightness(scenes.camera, scenes.snapshots[0])
+    light = y.sum(1).numpy()
+    gain = torch.as_tensor(light / ndimage.gaussian_filter1d(light, 2.0))[:, None].expand(y.shape)
+    given = fit(Split.of(A, y, scenes.seed), fit_basis(A))
+    found = fit(given.split.through(A, y / gain), fit_basis(A))
+    as_given, as_found = (one.verdict(found.variance) for one in (given, found))
+    if not is_better(as_found, as_given):
+        return scenes.found
+    errors = as_given.error, as_found.error
+    return replace(scenes.found, sensitivity=gain.numpy(), accepted=True, errors=errors)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.2])
+def test_another_proposal_is_one_function_in_a_table(scene, mask, monkeypatch, spread):
+    """The judge takes what the snapshot shows, and leaves what only its texture looks like."""
+    monkeypatch.setattr(search, "PROPOSALS", (correct_rows, *search.PROPOSALS))
+    gain = (1 + spread * np.random.default_rng(3).standard_normal((SIZE, 1))).astype(np.float32)
+    m = photographed(scene, mask, mask)
+    found = find_camera(replace(m, y=m.y * gain))
+    assert found.accepted == (spread > 0)
+    if spread:
+        assert np.corrcoef(found.sensitivity[:, 0], gain[:, 0])[0, 1] > 0.9
+        assert find_placed(replace(m, y=m.y * gain)).sensitivity is None, "not without mask_error"

@@ -31,7 +31,7 @@ from cassi.running.plan_file import load_plan, save_plan
 from cassi.running.progress import CAMERA, StepBar, expected_steps
 from cassi.running.result import Reconstruction
 from cassi.self_calibration.found_camera import FoundCamera
-from cassi.self_calibration.search import FRAMES
+from cassi.self_calibration.scenes import FRAMES
 from cassi.sequence.frames import PLAN_FRAMES, InSequence, ReadWindow, sequence_plan, windows
 from cassi.settings import Settings
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import torch
@@ -25,7 +27,12 @@ from scipy.ndimage import (
 from cassi.choice.stages import Problem, Tv
 from cassi.optics.cropping import Shot
 from cassi.optics.detector import brightness
+from cassi.optics.measurement import any_bad
+from cassi.optics.outliers import MAX_SHARE
+from cassi.optics.single_disperser import CASSI
 from cassi.priors.spectral_basis import smooth_basis
+from cassi.self_calibration.found_camera import FoundCamera
+from cassi.self_calibration.scenes import Report, Scenes
 
 SHORT_RUN, COMPONENTS = Tv(40), 8  # a short reconstruction, in smooth spectra
 RELATIVE_NOISE = 0.02  # that a short reconstruction allows for, of the root mean square of the light
@@ -40,6 +47,17 @@ MIN_SMEARED = 4  # bands from which on no edge of a scene is sharp on the detect
 FULL, LIT, WHITE = 0.95, 0.2, 0.3  # of a dead block that is dark; of the mean light beside it; of the usual response
 SHARP = 0.5  # of the light within a span beside a block, on its first pixel; a dark scene leaves 1 / C there
 PASSES = 8  # at most: each sees what the defects beside it had hidden
+
+
+def leave_out_defects(scenes: Scenes, report: Report) -> FoundCamera:
+    """The camera without its defects; single pixels only where the mask fits, and no scene is mistaken for them."""
+    found, camera, snapshots = scenes.found, cast(CASSI, scenes.camera), scenes.snapshots
+    dead = dead_areas(camera, snapshots[0])
+    defects = find_defects(camera, snapshots) if scenes.shows_mask else dead
+    count = int(np.count_nonzero(defects))
+    if (defects & ~dead).mean() > MAX_SHARE:
+        return replace(found, disputed=count)
+    return replace(found, left_out=any_bad((found.left_out, defects)), defects=count) if count else found
 
 
 def find_defects(A: Shot, snapshots: Sequence[torch.Tensor]) -> np.ndarray:
