@@ -62,7 +62,7 @@ class Scenes:
         """The camera without bad pixels; None where single elements and pixels cannot be looked at."""
         if not_looked_for(self.measurement):
             return None
-        camera, bad = through(self.measurement, self.measurement.mask, self.device), self._bad
+        camera, bad = self._built
         if not isinstance(camera, CASSI) or min(camera.cube_shape[1:]) < MIN_SIDE:
             return None
         return camera if bad is None else camera.weighted((~bad).to(camera.dtype))
@@ -70,14 +70,15 @@ class Scenes:
     @cached_property
     def snapshots(self) -> list[torch.Tensor]:
         """The first frames of each measurement, 0 at bad pixels."""
-        camera = through(self.measurement, self.measurement.mask, self.device)
-        return [y for m in self.measurements for y in first_frames(m, camera, self._bad, self.black_level)]
+        return [y for m in self.measurements for y in first_frames(m, *self._built, self.black_level)]
 
     @cached_property
-    def _bad(self) -> torch.Tensor | None:
+    def _built(self) -> tuple[Shot, torch.Tensor | None]:
+        """The camera with all pixels, and which of them are bad."""
         m = self.measurement
         left_out = any_bad((m.bad_pixels, *(one.bad_pixels for one in self.measurements)))
-        return bad_pixels_of(replace(m, bad_pixels=left_out), self.device)
+        bad = bad_pixels_of(replace(m, bad_pixels=left_out), self.device)
+        return through(m, m.mask, self.device), bad
 
 
 def not_looked_for(m: Measurement) -> str:
