@@ -23,7 +23,7 @@ from cassi.optics.building import build_camera
 from cassi.optics.measurement import MAX_TRANSMISSION, Measurement
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.learned import LearnedPrior
-from cassi.self_calibration import elements_of_several, search
+from cassi.self_calibration import elements, elements_of_several
 from cassi.self_calibration.camera_model import CameraModel
 from cassi.self_calibration.elements_of_several import MaskError, learn_mask_error, of_other_scenes
 from cassi.self_calibration.found_camera import FoundCamera, read_found_mask
@@ -224,7 +224,7 @@ def test_a_run_uses_no_other_weights_than_its_own(monkeypatch, given, how, expec
         used.add(more["prior"].source if more["prior"] is not None else "")
         return learn_mask_error(*given, **more)
 
-    monkeypatch.setattr(search, "learn_mask_error", noted)
+    monkeypatch.setattr(elements, "learn_mask_error", noted)
     monkeypatch.setattr(LearnedPrior, "forward", nothing)
     found = cassi.reconstruct(m, **how).camera.as_dict()
     assert used == {expected} and (f"the {expected} weights" in found["network"] if expected else not found["network"])
