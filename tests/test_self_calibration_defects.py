@@ -175,7 +175,7 @@ def test_too_many_to_be_defects_are_left_in_and_that_is_said(camera, scene, monk
     m = measured(snapshot(camera, scene), camera)
     everywhere = np.zeros(m.y.shape, bool)
     everywhere[::4, ::4] = True
-    monkeypatch.setattr("cassi.self_calibration.search.find_defects", lambda *_: everywhere)
+    monkeypatch.setattr("cassi.self_calibration.defects.find_defects", lambda *_: everywhere)
     found = find_camera(m, mask_error=False)
     assert found.left_out is None and found.defects == 0 and found.disputed == everywhere.sum()
     assert "more than the 3% that may be defects" in found.detector
