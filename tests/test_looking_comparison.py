@@ -56,6 +56,9 @@ def test_a_frame_of_a_stack(tmp_path, truth):
     found = compare(write_cube(tmp_path / "dim.h5", truth / 4), single)
     assert found.numbers["factor"] == pytest.approx(4, rel=1e-5) and found.numbers["psnr_scaled"] > 90
     assert "another unit" not in str(compare(stack, single))
+    for unit in (1e28, 1e-25):
+        far = write_cube(tmp_path / f"{unit}.h5", np.float32(unit) * truth)
+        assert compare(far, far).numbers["factor"] == pytest.approx(1)
     assert "are the units different? Multiplied by 4 " in str(found)
     for first, frame in ((stack, 2), (stack, -1), (single, 1)):
         refused(compare, first, single, frame=frame)

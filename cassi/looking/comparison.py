@@ -92,7 +92,8 @@ def compare(a: PathLike, b: PathLike = "truth", *, frame: int = 0, scaled: bool 
     nm = other_nm if nm is None else nm
     stated = open_container(Path(a)).attributes.get("origin", "{}") if own_truth else "{}"
     peak = peak_of(truth, parse_json(str(stated)))
-    factor = float(np.vdot(x, truth) / max(np.vdot(x, x), np.finfo(np.float32).tiny))
+    cross, square = (float(np.einsum("chw,chw->", x, other, dtype=np.float64)) for other in (truth, x))
+    factor = cross / (square or 1.0)
     psnr_scaled = float(np.mean(band_psnr(np.clip(factor * x, 0, peak), truth, peak=peak)))
     x = np.asarray(factor * x, dtype=x.dtype) if scaled else x
     numbers = {**score(x, truth=truth, peak=peak), "peak": peak, "factor": factor, "psnr_scaled": psnr_scaled}

@@ -126,8 +126,9 @@ def draw_spectra(
     panels[0].set_ylabel(value_label(unit))
     drawn = [cube[:, row, column] for cube in (values, truth) if cube is not None for row, column in chosen]
     finite = np.concatenate(drawn)[np.isfinite(np.concatenate(drawn))]
+    low, high = finite.min(initial=0.0), finite.max(initial=0.0)
     for axes in panels:
-        axes.set_ylim(1.05 * finite.min(initial=0.0), 1.05 * finite.max(initial=1e-12))
+        axes.set_ylim(1.05 * low, 1.05 * (high or -low or 1.0))
     if len(legend) > 1:
         panels[0].figure.legend(list(legend.values()), list(legend), ncols=3, loc="outside upper left")
 

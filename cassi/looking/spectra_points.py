@@ -37,9 +37,9 @@ def choose_points(cube: Array, count: int = 6, *, error: np.ndarray | None = Non
     block = max(1, min(height, width) // 40)
     rows, columns = height // block, width // block
     tiles = values[:, : rows * block, : columns * block].reshape(num_bands, rows, block, columns, block)
-    mean = np.nan_to_num(tiles.mean(axis=(2, 4)), posinf=0, neginf=0).reshape(num_bands, -1)
+    mean = np.nan_to_num(tiles.mean(axis=(2, 4), dtype=np.float64), posinf=0, neginf=0).reshape(num_bands, -1)
     level = np.linalg.norm(mean, axis=0)
-    bright = np.percentile(level, 95) + 1e-12
+    bright = np.percentile(level, 95) or level.max() or 1.0
     direction = mean / (level + 0.02 * bright)
     row, column = (index.ravel() for index in np.indices((rows, columns)))
     margin = min(rows, columns) // 16
