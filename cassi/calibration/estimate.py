@@ -163,16 +163,9 @@ class Calibration:
 
 @undisturbed
 def calibrate(
-    dark: np.ndarray,
-    flat: np.ndarray,
-    mask_frames: np.ndarray,
-    mask_wavelengths: Sequence[float] | np.ndarray,
-    *,
-    step: float | None = None,
-    num_bands: int | None = None,
-    order: int = 3,
-    bit_depth: int | None = None,
-) -> Calibration:
+    dark: np.ndarray, flat: np.ndarray, mask_frames: np.ndarray, mask_wavelengths: Sequence[float] | np.ndarray, *,
+    step: float | None = None, num_bands: int | None = None, order: int = 3, bit_depth: int | None = None,
+) -> Calibration:  # fmt: skip
     """Make a calibrated camera of captured frames.
 
     Dark and flat frames are averaged; a pixel whose dark level or response lies far off its neighbors' is bad, and is

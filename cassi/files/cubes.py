@@ -199,13 +199,9 @@ def check_turned_alike(a: PathLike, b: PathLike) -> None:
 
 
 def export_cube(
-    source: PathLike,
-    target: PathLike,
-    *,
-    turn_result: str = "none",
-    output_bands: str | Sequence[float] | None = None,
-    overwrite: bool = False,
-) -> list[str]:
+    source: PathLike, target: PathLike, *, turn_result: str = "none",
+    output_bands: str | Sequence[float] | None = None, overwrite: bool = False,
+) -> list[str]:  # fmt: skip
     """Write a result to another format, as the suffix of `target` says; returns what there is to say.
 
     HDF5, NetCDF, .mat and .npz get everything that the result holds; TIFF and ENVI what `write_cube` writes of it.
@@ -253,13 +249,9 @@ def export_cube(
 
 
 def to_xarray(
-    cube: np.ndarray,
-    wavelengths: np.ndarray | None = None,
-    *,
-    uncertainty: np.ndarray | None = None,
-    unit: str = "",
+    cube: np.ndarray, wavelengths: np.ndarray | None = None, *, uncertainty: np.ndarray | None = None, unit: str = "",
     attributes: Mapping[str, object] | None = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """A cube as an `xarray.Dataset` with the variables `cube` and, where it is known, `uncertainty`.
 
     Args:

@@ -23,15 +23,10 @@ FORMAT = {"format_version": 1}  # of the layout in docs/file-format.md; it grows
 
 
 def write_cube(
-    path: PathLike,
-    cube: np.ndarray,
-    *,
-    wavelengths: Sequence[float] | np.ndarray | None = None,
-    history: Sequence[Any] | None = None,
-    datasets: Mapping[str, np.ndarray] | None = None,
-    attributes: Attributes | None = None,
-    overwrite: bool = False,
-) -> Path:
+    path: PathLike, cube: np.ndarray, *, wavelengths: Sequence[float] | np.ndarray | None = None,
+    history: Sequence[Any] | None = None, datasets: Mapping[str, np.ndarray] | None = None,
+    attributes: Attributes | None = None, overwrite: bool = False,
+) -> Path:  # fmt: skip
     """Write a cube; the suffix chooses the format: .h5, .hdf5, .nc (NetCDF-4, the same), .mat, .npz, .tif, .tiff, .hdr
     (ENVI, with .img beside it).
 
@@ -86,13 +81,9 @@ def write_measurement(
 
 
 def write_arrays(
-    path: PathLike,
-    arrays: Mapping[str, np.ndarray],
-    *,
-    axes: Mapping[str, str] | None = None,
-    attributes: Attributes | None = None,
-    overwrite: bool = False,
-) -> Path:
+    path: PathLike, arrays: Mapping[str, np.ndarray], *, axes: Mapping[str, str] | None = None,
+    attributes: Attributes | None = None, overwrite: bool = False,
+) -> Path:  # fmt: skip
     """Write named arrays to HDF5, compressed, whole or not at all; equal input gives an equal file.
 
     Args:

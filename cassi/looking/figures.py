@@ -103,14 +103,9 @@ USUAL = Look()
 
 @styled
 def bands(
-    cube: Array,
-    wavelengths: ArrayLike | Tensor | None = None,
-    *,
-    unit: str = "",
-    title: str = "",
-    tinted: bool = False,
-    uncertainty: Array | None = None,
-) -> Figure:
+    cube: Array, wavelengths: ArrayLike | Tensor | None = None, *, unit: str = "", title: str = "",
+    tinted: bool = False, uncertainty: Array | None = None,
+) -> Figure:  # fmt: skip
     """A grid of at most 28 bands on one scale, in grey or in the color of their light.
 
     Where the `uncertainty` (C, H, W), in the unit of the cube, is larger than the value, this color is another.
@@ -234,15 +229,9 @@ def summary(data: ReportData, *, caption: str = "", look: Look = USUAL) -> Figur
 
 @styled
 def difference(
-    estimate: Array,
-    reference: Array,
-    wavelengths: ArrayLike | Tensor | None = None,
-    *,
-    names: tuple[str, str] = ("reconstruction", "truth"),
-    unit: str = "",
-    title: str = "",
-    peak: float | None = None,
-) -> Figure:
+    estimate: Array, reference: Array, wavelengths: ArrayLike | Tensor | None = None, *,
+    names: tuple[str, str] = ("reconstruction", "truth"), unit: str = "", title: str = "", peak: float | None = None,
+) -> Figure:  # fmt: skip
     """The difference between a cube and the truth, or another cube, by position and band.
 
     Above: root mean square difference over the bands; spectral angle; PSNR of each band, with the estimate clipped to

@@ -136,13 +136,9 @@ RATE = 8  # frames per second
 
 
 def write_film(
-    path: PathLike,
-    frame: Callable[[int], np.ndarray],
-    count: int,
-    wavelengths: ArrayLike | None = None,
-    *,
+    path: PathLike, frame: Callable[[int], np.ndarray], count: int, wavelengths: ArrayLike | None = None, *,
     overwrite: bool = False,
-) -> Path:
+) -> Path:  # fmt: skip
     """Write an animated GIF of `count` cubes frame(t), t from 0, one in memory at a time, all with the white of the
     first.
 

@@ -132,18 +132,11 @@ class SolveWith:
 
 
 def reconstruct_many(
-    frames: Sequence[Frame],
-    output: PathLike,
-    *,
-    read: Callable[..., Measurement] = read_measurement,
-    solve: Callable[..., Reconstruction] = reconstruct,
-    overwrite: bool = False,
-    batch: int | None = None,
-    executor: Executor | None = None,
-    attributes: Mapping[str, object] | None = None,
-    after: Callable[[Path], object] | None = None,
-    progress: bool = False,
-) -> BatchReport:
+    frames: Sequence[Frame], output: PathLike, *, read: Callable[..., Measurement] = read_measurement,
+    solve: Callable[..., Reconstruction] = reconstruct, overwrite: bool = False, batch: int | None = None,
+    executor: Executor | None = None, attributes: Mapping[str, object] | None = None,
+    after: Callable[[Path], object] | None = None, progress: bool = False,
+) -> BatchReport:  # fmt: skip
     """Reconstruct every frame that is not finished yet.
 
     Each frame is computed alone, with `batch` above 1 on one thread: its cube does not depend on the frames beside it,

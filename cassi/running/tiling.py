@@ -251,16 +251,10 @@ def tile_measurement(
 
 @undisturbed
 def reconstruct_tiled(
-    measurement: Measurement,
-    output: PathLike,
-    *,
-    tile: int = 512,
-    reach: int = REACH,
-    attributes: Mapping[str, object] | None = None,
-    overwrite: bool = False,
-    progress: bool | Progress = False,
+    measurement: Measurement, output: PathLike, *, tile: int = 512, reach: int = REACH,
+    attributes: Mapping[str, object] | None = None, overwrite: bool = False, progress: bool | Progress = False,
     **settings: Unpack[Keywords],
-) -> Reconstruction:
+) -> Reconstruction:  # fmt: skip
     """Reconstruct a frame larger than memory by the default solver: in tiles, into an HDF5 file.
 
     Camera, scale, noise, spectral basis and stages are chosen once, as `cassi.reconstruct` does it for the whole frame,

@@ -91,13 +91,9 @@ def fit_steps(names: Sequence[str]) -> list[str]:
 
 @undisturbed
 def calibrate_from_captures(
-    measurements: Sequence[Measurement],
-    *,
-    black_level: float | None = None,
-    seed: int = 0,
-    weights: PathLike | LearnedPrior | None = DEFAULT,
-    progress: Progress = lambda step, share: None,
-) -> RefinedCamera:
+    measurements: Sequence[Measurement], *, black_level: float | None = None, seed: int = 0,
+    weights: PathLike | LearnedPrior | None = DEFAULT, progress: Progress = lambda step, share: None,
+) -> RefinedCamera:  # fmt: skip
     """Calibrate a camera from captures of different scenes: one camera fitted to all, and one to each for comparison.
 
     Pose, dispersion and optics are found as by `find_camera`; then scenes and the error of the mask's elements are

@@ -147,14 +147,9 @@ def _find_pose(
 
 @undisturbed
 def align(
-    y: torch.Tensor,
-    mask: torch.Tensor,
-    shifts: Sequence[int],
-    *,
-    bad_pixels: torch.Tensor | None = None,
-    black_level: float | None = None,
-    seed: int = 0,
-) -> FoundCamera:
+    y: torch.Tensor, mask: torch.Tensor, shifts: Sequence[int], *, bad_pixels: torch.Tensor | None = None,
+    black_level: float | None = None, seed: int = 0,
+) -> FoundCamera:  # fmt: skip
     """Find the mask's place and the dispersion from a snapshot y (H, W') or (N, H, W'): `find_camera` of arrays.
 
     Rotation and the displacement across the dispersion are found best. Along it, what is seen is where the brightest

@@ -19,16 +19,9 @@ MaskKind = Literal["binary", "grey"]
 
 @undisturbed
 def simulate(
-    cube: Tensor,
-    mask: Tensor,
-    shifts: Sequence[int],
-    *,
-    shots: int = 1,
-    full_well: float | None = None,
-    read_noise: float = 0.0,
-    bit_depth: int | None = None,
-    generator: torch.Generator | None = None,
-) -> Snapshot:
+    cube: Tensor, mask: Tensor, shifts: Sequence[int], *, shots: int = 1, full_well: float | None = None,
+    read_noise: float = 0.0, bit_depth: int | None = None, generator: torch.Generator | None = None,
+) -> Snapshot:  # fmt: skip
     """Image a cube through a coded aperture and a disperser: `detect(Phi x)`, (..., H, W') or (..., K, H, W').
 
     The cube is (..., C, H, W) >= 0 and determines dtype and device of the result. The mask is (H, W) or (C, H, W), or
@@ -47,15 +40,9 @@ def simulate(
 
 
 def side_photograph(
-    cube: Tensor,
-    response: Tensor,
-    *,
-    size: tuple[int, int] | None = None,
-    pose: Similarity = Similarity(1.0),
-    full_well: float | None = None,
-    read_noise: float = 0.0,
-    generator: torch.Generator | None = None,
-) -> Tensor:
+    cube: Tensor, response: Tensor, *, size: tuple[int, int] | None = None, pose: Similarity = Similarity(1.0),
+    full_well: float | None = None, read_noise: float = 0.0, generator: torch.Generator | None = None,
+) -> Tensor:  # fmt: skip
     """Photograph a cube: s_k = sum_c R_kc x_c, on another grid, (h, w, K), with brightest value 1.
 
     Edge pixels of the scene are replicated beyond its border.

@@ -222,12 +222,9 @@ def new_hdf5(path: Path, mask: str = "NCHW") -> Iterator[h5py.File]:
 
 
 def write_hdf5(
-    path: Path,
-    arrays: Arrays,
-    attributes: Attributes,
-    axes: Mapping[str, str] = MappingProxyType({"cube": "NCHW"}),
+    path: Path, arrays: Arrays, attributes: Attributes, axes: Mapping[str, str] = MappingProxyType({"cube": "NCHW"}),
     compress: bool = False,
-) -> None:
+) -> None:  # fmt: skip
     """Write named arrays, with the letters of their axes, and the attributes of the file."""
     with new_hdf5(path, axes.get("mask", "NCHW")) as file:
         for name, values in arrays.items():
