@@ -245,7 +245,8 @@ def test_the_program_in_tiles(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "Held-out error " in said and re.search(r"residual [\d.]+%, [\d.]+ s, PSNR [\d.]+ dB", said)
     assert "the mask fits the measurement" in said and "m_figures" in said.splitlines()[-1]
-    assert main([*settings[:4], "--tile", "48", "--prior", "tv", "--quality", "best", "--overwrite"]) == 0
+    best = ("--prior", "tv", "--quality", "best", "--figures", "none", "--overwrite")
+    assert main([*settings[:4], "--tile", "48", *best]) == 0
     assert "another network for each tile: default is used" in capsys.readouterr().out
     assert read_report(tmp_path / "m_cube.h5").parameters["quality"] == "default", "as it was solved"
     for more in (["--solver", "gap-tv"], ["--output", "m.mat", "--dry-run"]):

@@ -11,6 +11,8 @@ from benchmarks import twin as module
 from benchmarks.twin import CAMERAS, ERRORS, SCENES, Row, ranks, table, write, wrong
 
 from cassi import CASSI
+from cassi.choice import automatic
+from cassi.choice.stages import NonLocal, Tv
 
 ROW = Row("microscope", 0.05, "white", "cells", 0, 30.0, 27.0, 26.0, True, 4.0, 1.5, 0.7, 0.8, 1, 4, 6)
 
@@ -64,6 +66,7 @@ def test_the_table_has_means_and_worst_cases(tmp_path):
 @pytest.mark.long
 def test_the_command(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(module, "ERRORS", (0.0, ERRORS[-1]))
+    monkeypatch.setattr(automatic, "default_stages", lambda A, settings: (Tv(6), ((NonLocal(0.5, 2),),)))
     path = tmp_path / "twin.csv"
     few = ["--size", "32", "--seeds", "1", "--scene", "cells", "--white", "--output", str(path)]
     assert script.main(["twin", *few]) == 0
