@@ -23,6 +23,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# A worker has said all and cleared up by then: to free each object, too, would take it seconds.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    atexit.register(os._exit, 0)
+
 if TYPE_CHECKING:  # the process that hands tests to others starts them sooner without
     import torch
 

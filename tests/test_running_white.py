@@ -239,10 +239,10 @@ def test_a_folder_is_divided_by_a_reference_that_is_solved_once(night, tmp_path,
     out = tmp_path / "out"
     words = [str(night / "night"), *how, "--output", str(out), "--quiet"]
     assert run("reconstruct", words, "cassi reconstruct") == 0 and len(seen) == 1
-    more = ["--pixel-size", "2um", "--report", "--figure-format", "pdf"]
+    more = ["--pixel-size", "2um", "--report", "--figure-format", "svg"]
     assert run("reconstruct", [*words, *more], "cassi reconstruct") == 0 and len(seen) == 1
-    pdf = sorted(path.name for path in (tmp_path / "out_figures" / "s1").iterdir())
-    assert "srgb.pdf" in pdf and (out / "s1_report.html").exists() and (out / "index.html").exists()
+    drawn = sorted(path.name for path in (tmp_path / "out_figures" / "s1").iterdir())
+    assert "srgb.svg" in drawn and (out / "s1_report.html").exists() and (out / "index.html").exists()
     assert sorted(path.name for path in (tmp_path / "out_figures").iterdir()) == ["s0", "s1"]
     single = tmp_path / "single.h5"
     words = [str(night / "night" / "s1.h5"), *how, "--output", str(single), "--figures", "none", "--quiet"]
