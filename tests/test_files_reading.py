@@ -162,6 +162,8 @@ def test_bad_pixels_from_a_file_and_nan_under_them(tmp_path, arrays):
         assert np.argwhere(read_measurement(stack, mask=masks, frames=frames).bad_pixels).tolist() == expected
     np.save(tmp_path / "bad.npy", bad[1:])
     refused(read_measurement, path, bad_pixels=tmp_path / "bad.npy")
+    other = write_h5(tmp_path / "video.h5", measurement=arrays["measurement"], mask=bad)  # as large, and no map
+    refused(read_measurement, path, bad_pixels=other)
 
 
 def test_wavelengths_given_beside_the_file(tmp_path, arrays):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cassi.errors import InputError, counted
-from cassi.files.container import Entry
+from cassi.files.container import Entry, role_of
 from cassi.files.layout import band_axis, stack_order
 from cassi.files.opening import open_container
 from cassi.files.scaling import levels_of, plan_counts, read_leading, scale_cube, to_float32
@@ -42,6 +42,8 @@ def images_beside(
 def read_bad_pixels(sources: Sources, given: PathLike | None, size: tuple[int, ...]) -> np.ndarray | None:
     """The pixels that are marked, (H, W') or by frame (N, H, W'); a map that is given replaces the snapshot's."""
     first, found = None if given is None else open_container(Path(given)).pick("bad pixel map")[0], list[np.ndarray]()
+    if first is not None and role_of(first) == "mask" and first.beside("measurement") is not None:
+        raise InputError(f"{first.where} is the mask of a measurement, expected a map of bad pixels")
     for entry, values in images_beside("bad pixels", sources, size, first):
         if values.shape[-2:] != size or values.ndim > 3:
             raise InputError(f"{entry.where} has shape {values.shape}, expected the measurement's, {size}")
