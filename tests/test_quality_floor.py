@@ -10,48 +10,54 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from benchmarks import twin
 
 import cassi
 from cassi.files import read_measurement
 from cassi.looking.metrics import psnr
-from cassi.simulation.camera import random_mask, simulate
-from cassi.simulation.scene import procedural_scene
+from cassi.simulation.camera import simulate
 
+SIZE = 80
 EXAMPLE = Path(__file__).resolve().parents[1] / "data" / "example.h5"
 WAYS = {
     "default": {}, "fast": {"quality": "fast"}, "nonlocal": {"prior": "nonlocal"},
     "research": {"weights": "research"},
 }  # fmt: skip
-SCENES = {  # bands, step, mask, and the electrons of white; least PSNR [dB] of each of the WAYS
-    "without noise": (12, 2, "binary", None, (22.36, 22.46, 21.07, 21.86)),
-    "photon noise": (16, 1, "binary", 2000.0, (20.73, 21.03, 19.14, 20.19)),
-    "grey mask": (28, 2, "grey", 8000.0, (21.49, 21.59, 20.65, 21.17)),
+# A simulated capture of a camera, with its electrons or without noise; least PSNR [dB] of each of the WAYS.
+SCENES = {
+    ("microscope", "glass", 2000.0): (23.32, 23.08, 22.15, 23.88),
+    ("microscope", "objects", 2000.0): (35.88, 34.65, 32.70, 35.78),
+    ("like TSA-Net", "fibres", 5000.0): (20.29, 20.21, 20.86, 20.22),
+    ("like TSA-Net", "objects", None): (48.58, 46.86, 44.06, 49.89),
 }
 
 
 @cache
-def solved(scene: str, way: str) -> tuple[float, bool]:
-    """PSNR [dB] of a cube of 64 x 64 pixels, and whether the network that comes with the program took part."""
-    bands, step, kind, full_well, _ = SCENES[scene]
-    generator = torch.Generator().manual_seed(list(SCENES).index(scene))
-    wavelengths = np.linspace(450, 650, bands)
-    truth = procedural_scene(64, 64, wavelengths.tolist(), generator=generator)
-    mask = random_mask(64, 64, kind=kind, generator=generator)
-    shifts, read_noise = [step * c for c in range(bands)], 5.0 if full_well else 0.0
-    shot = simulate(truth, mask, shifts, full_well=full_well, read_noise=read_noise, generator=generator)
+def solved(scene: tuple[str, str, float | None], way: str) -> tuple[float, bool]:
+    """PSNR [dB] of a cube of 80 x 80 pixels, and whether the network that comes with the program took part."""
+    camera, name, electrons = scene
+    (make, wavelengths, _), rng = twin.CAMERAS[camera], np.random.default_rng(0)
+    mask, truth = make(rng, SIZE), twin.SCENES[name](rng, SIZE, wavelengths)
+    mask, truth = (torch.as_tensor(array, dtype=torch.float32) for array in (mask, truth))
+    shifts, read_noise = tuple(range(0, twin.STEP * len(truth), twin.STEP)), 5.0 if electrons else 0.0
+    generator = torch.Generator().manual_seed(0)
+    shot = simulate(truth, mask, shifts, full_well=electrons, read_noise=read_noise, generator=generator)
     result = cassi.reconstruct(shot.y, mask, shifts=shifts, wavelengths=wavelengths, camera="as-given", **WAYS[way])
-    return psnr(result.cube.clamp(0, 1), truth), result.choice["learned"]
+    return twin.decibels(result.cube.numpy(), truth.numpy()), result.choice["learned"]
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize("scene", SCENES, ids=str)
 def test_no_decibel_is_lost(scene, way):
-    assert solved(scene, way)[0] > SCENES[scene][-1][list(WAYS).index(way)]
+    assert solved(scene, way)[0] > SCENES[scene][list(WAYS).index(way)]
 
 
-def test_the_network_is_accepted_and_worth_it():
-    assert sum(solved(scene, "default")[1] for scene in SCENES) >= 2
-    assert all(solved(scene, "default")[0] > solved(scene, "nonlocal")[0] + 0.4 for scene in SCENES)
+def test_each_step_is_worth_its_time():
+    """The network in three of four scenes (fibres repeat, which it cannot know), and what the default does more than
+    `fast` in all."""
+    assert all(solved(scene, "default")[1] for scene in SCENES)
+    assert sum(solved(scene, "default")[0] > solved(scene, "nonlocal")[0] + 0.4 for scene in SCENES) >= 3
+    assert all(solved(scene, "default")[0] > solved(scene, "fast")[0] for scene in SCENES)
 
 
 @pytest.mark.slow
