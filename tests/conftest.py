@@ -41,11 +41,11 @@ settings.load_profile("cassi")
 # two that come to the same kernel at a time would both compile it. Then come the longest files, so that no process
 # waits for one of them at the end, and all others in the order of names.
 FIRST = (
-    "test_kernels_ahead.py", "test_looking_figures.py", "test_kernels_cpu.py", "test_files_bombs.py",
-    "test_looking_server.py", "test_self_calibration_search.py", "test_looking_report.py", "test_cuda_budgets.py",
-    "test_cli_cluster.py", "test_self_calibration_elements_of_several.py", "test_scripts_reconstruct.py",
-    "test_real_captures.py", "test_cli_shell.py", "test_scripts_benchmark.py", "test_kill.py", "test_kernels_gpu.py",
-    "test_self_calibration_refined_camera.py", "test_scripts_train.py", "test_photograph_solver.py",
+    "kernels_cpu", "looking_figures", "looking_server", "files_bombs", "self_calibration_search",
+    "self_calibration_elements_of_several", "cuda_budgets", "cli_cluster", "cli_shell", "kernels_gpu", "kernels_ahead",
+    "photograph_solver", "looking_report", "real_captures", "kill", "scripts_train", "docs", "optics_contract",
+    "files_hostile", "running_white", "cli_scenes", "scripts_ablate", "self_calibration_refined_camera",
+    "kernels_caller", "cuda_equality", "quality_floor",
 )  # fmt: skip
 
 
@@ -117,7 +117,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if is_long(item.path):
             item.add_marker("long")
-    place = {name: k for k, name in enumerate(FIRST)}
+    place = {f"test_{name}.py": k for k, name in enumerate(FIRST)}
     items.sort(key=lambda item: place.get(item.path.name, len(FIRST)))
     if "slow" in config.option.markexpr or os.environ.get("CASSI_SLOW_TESTS", "0") == "1":
         return

@@ -46,7 +46,7 @@ def signatures() -> dict[str, int]:
 
 
 def test_nothing_is_compiled_after_the_warming_up():
-    """Comes early: it compiles all kernels, where they are not yet, for every test that follows."""
+    """Comes first: it compiles all kernels, where they are not yet, for every test that follows."""
     warm_up(torch.device("cpu"))
     before = signatures()
     assert all(before[name] for name in ("_forward", "_data_step", "_subspace_step", "_subspace_gram", "_filtered"))
