@@ -73,10 +73,19 @@ def packed_by(name):
     return write
 
 
-def tiff(path, data, compression, **more):
-    width, length = more.pop("tile", (0, 0))
-    places = {324: len(data), 322: width, 323: length} if width else {279: len(data), 278: 48}
-    tags = {256: 58, 257: 48, 258: 16, 259: compression, 262: 1, 277: 1, **places, 324 if width else 273: None}
+def tiff(path, data, compression, tile=(0, 0), page=SHAPE):
+    width, length = tile
+    places = {324: len(data), 322: width, 323: length} if width else {279: len(data), 278: page[0]}
+    tags = {
+        256: page[1],
+        257: page[0],
+        258: 16,
+        259: compression,
+        262: 1,
+        277: 1,
+        **places,
+        324 if width else 273: None,
+    }
     if width:
         tags[325] = len(data)
     start = 8 + 2 + 12 * len(tags) + 4
@@ -160,6 +169,7 @@ BOMBS = {
     **{f"{name}.h5": packed_by(name) for name in ("Blosc", "Blosc2", "Bitshuffle", "LZ4", "Zstd")},
     "attributes.h5": one_text_of_many_attributes,
     "deflated.tif": lambda p: tiff(p, deflated(), 8),
+    "array, deflated.tif": lambda p: tiff(p, deflated(), 8, page=(512, 512)),
     "deflated, the other code.tif": lambda p: tiff(p, deflated(), 32946),
     "packbits.tif": lambda p: tiff(p, b"\x81\0" * (HELD // 128), 32773),
     "a tile above its page.tif": lambda p: tiff(p, deflated(), 8, tile=(16384, 16384)),
