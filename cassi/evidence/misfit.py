@@ -82,8 +82,8 @@ class Misfit:
             KQ[k] = camera.common_gram(X, w * Q[k])
             u = (w * KQ[k]).flatten()
             least = 10 * torch.finfo(r.dtype).eps * u.norm() if k == 0 else least
-            for _ in range(2):  # in single precision once does not make them orthogonal
-                u = torch.addmv(u, flat[: k + 1].T, flat[: k + 1] @ u, alpha=-1)
+            for first in (max(0, k - 1), 0):  # to the two it depends on, then, for what rounding leaves, to all
+                u = torch.addmv(u, flat[first : k + 1].T, flat[first : k + 1] @ u, alpha=-1)
             norm = u.norm()  # where nothing but rounding is left, the vectors before span all
             flat[k + 1] = torch.where(norm > least, u / norm, 0)
         Q = w * Q[:STEPS]
