@@ -150,6 +150,8 @@ def test_denoiser_for_solvers(scene):
         (lambda y: denoised_once(y[:, :4], 0.1), ValueError),
         (lambda y: denoised_once(y, torch.ones(2)), ValueError),
         (lambda y: denoised_once(y * math.nan, 0.1), FloatingPointError),
+        (lambda y: denoised_once(y * 1e18, 0.1), FloatingPointError),
+        (lambda y: denoised_once(y, 1e-45), FloatingPointError),
         (lambda y: NonlocalDenoiser(-0.1), ValueError),
         (lambda y: NonlocalDenoiser(torch.tensor([0.1, 0.0, 0.1])), ValueError),
         (lambda y: NonlocalDenoiser(0.1, stride=6), ValueError),

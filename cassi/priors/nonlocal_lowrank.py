@@ -28,7 +28,7 @@ from cassi.kernels.threads import side_by_side
 _NUM_FEATURES = 16  # principal components that represent a patch in the search
 WINDOW = 10  # greatest distance of a similar patch from the reference, in rows and columns [pixel]
 GROUP = 32  # patches per group; fewer if a corner has fewer candidates
-_NOT_FINITE = "the images hold NaN or Inf; check the measurement and the mask"
+_NOT_FINITE = "the images hold NaN or Inf, or the noise is far too small; check the measurement and the mask"
 _CHUNK = 2**22  # elements of the groups processed at a time
 _CHUNK_ON_DEVICE = 2**25  # the same on a GPU, for few launches; four times this many are in memory
 
@@ -71,7 +71,7 @@ class NonlocalDenoiser:
 
         Raises:
             ValueError: z has the wrong rank or type, another K than sigma, or is smaller than a patch.
-            FloatingPointError: NaN or Inf in z.
+            FloatingPointError: NaN or Inf in z, or products that overflow in units of sigma.
         """
         if z.ndim < 3 or not z.is_floating_point() or min(z.shape[-2:]) < self._patch:
             raise ValueError(
@@ -85,9 +85,10 @@ class NonlocalDenoiser:
         with torch.no_grad():
             high = stacks.transpose(0, 1).reshape(K, N * H, W)  # one above the other; a view of a single stack
             if self._filters is None or self._filters.shape != high.shape:
-                if z.is_cpu and not bool(z.isfinite().all()):  # on a GPU `_decompose` checks, at its transfer
-                    raise FloatingPointError(_NOT_FINITE)
                 level = self._sigma.to(z).expand(K).contiguous().view(-1, 1, 1)
+                # on a GPU `_decompose` checks, at its transfer; no product of a group exceeds its patches' energy
+                if z.is_cpu and not bool((GROUP * (stacks / level).square().sum()).isfinite()):
+                    raise FloatingPointError(_NOT_FINITE)
                 positions = H * (W - self._patch + 1)  # from one stack to the next
                 groups = [_match(_features(stack / level, self._patch), self._stride) for stack in stacks]
                 if N > 1:
