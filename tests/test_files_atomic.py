@@ -3,6 +3,8 @@
 import os
 import signal
 import stat
+import subprocess
+import sys
 import time
 from multiprocessing import get_context
 
@@ -157,6 +159,15 @@ def test_a_terminal_that_is_closed_ends_a_run_like_a_signal_to_end(tmp_path, num
     process.join()
     assert process.exitcode == (0 if ignored else 128 + number)
     assert [path.name for path in tmp_path.iterdir()] == (["c.h5"] if ignored else [])
+
+
+@posix
+def test_a_second_signal_while_python_ends_leaves_no_traceback():
+    """Some send two, as `timeout` does to its process and then to the group."""
+    code = "import atexit, os; from cassi.cli.main import program; sent = lambda: os.kill(os.getpid(), 15)"
+    twice = f"{code}; atexit.register(sent); program(sent)"
+    ended = subprocess.run([sys.executable, "-c", twice], capture_output=True, check=False)
+    assert (ended.returncode, ended.stderr) == (-signal.SIGTERM, b"")
 
 
 @posix

@@ -16,7 +16,7 @@ from cassi.cli.options import Parser, parser_of
 from cassi.cli.shell import INTERRUPTED, run_and_report
 from cassi.errors import writable_streams
 from cassi.kernels.machine import num_cores
-from cassi.signals import signals_held
+from cassi.signals import ENDING, signals_held
 
 COMMANDS = {name: what for name, (what, _) in HELP.items() if name != "refine"}
 
@@ -75,14 +75,17 @@ def program(entry: Callable[..., int] = main) -> NoReturn:
     def terminated(signum: int, frame: object) -> NoReturn:
         raise SystemExit(128 + signum)
 
-    for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
-            signal.signal(number, terminated)
+    heard = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]  # as nohup wants it
+    for number in heard:
+        signal.signal(number, terminated)
     try:
         code = entry()
     except KeyboardInterrupt:  # before the command has begun, while its modules load
         sys.stderr.write(f"{Path(sys.argv[0]).name}: error: {INTERRUPTED}\n")
         code = 130
+    finally:
+        for number in heard:
+            signal.signal(number, signal.SIG_DFL)  # a second one ends the end of Python, without a traceback
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
