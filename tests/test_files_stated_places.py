@@ -81,6 +81,9 @@ def test_a_mask_that_is_given_brings_the_shifts_of_its_camera(tmp_path, stated):
     assert m.shifts == shifts and len(read_measurement(path).shifts) in (3, 4)
     assert any("states others" in note for note in m.notes) == ("shifts" in stated)
     assert read_measurement(path, mask=tmp_path / "camera.h5", step=2).shifts == (0, 2, 4, 6)
+    of_step = read_measurement(path, mask=save(tmp_path / "mask.h5", mask=MASK, of={"step": 1}), num_bands=7)
+    assert of_step.shifts == tuple(range(7))
+    assert any("states shifts" in note for note in of_step.notes) == ("shifts" in stated)
 
 
 def test_every_group_of_a_file_is_heard(tmp_path):

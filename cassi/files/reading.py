@@ -250,19 +250,18 @@ def _geometry(
     """Shifts, step and number of bands for a mask of this rank, as far as they are known.
 
     What is given comes before what a file states: shifts, or step and bands; a mask of another file is given, with
-    what that states of its camera.
+    what that states of its camera, by shifts or by a step.
     """
     step, num_bands = options.step, options.num_bands
     if step is not None:
         return None, step, num_bands
     sources = _of_camera(entry, mask)
-    stated_shifts = [found for one in sources if (found := one.beside("shifts")) is not None]
-    shifts = stated_shifts[0] if stated_shifts else None
+    shifts, others = _stated_shifts(sources), entry.beside("shifts")
     if shifts is not None and num_bands in (None, read_list(shifts).size):
         if (unit := str(shifts.attributes.get("units", "pixel"))).lower().rstrip("s") not in PIXEL:
             raise InputError(f"{shifts.where} is in {unit}, expected pixels; divide by their pitch")
         stored = read_list(shifts)
-        if len(stated_shifts) > 1 and not np.array_equal(stored, read_list(stated_shifts[1])):
+        if others is not None and not np.array_equal(stored, read_list(others)):
             notes.append(f"the shifts are those of {mask.file.path.name}, the file of the snapshot states others")
         if not np.isfinite(stored).all():
             raise InputError(f"{shifts.where} must be finite [pixel]")
@@ -272,7 +271,8 @@ def _geometry(
         return stored, None, num_bands
     step, bands = (number_in(name, *sources) for name in ("step", "num_bands"))
     if step is not None:
-        notes.append(f"the step of {step:g} px is stated by the file")
+        whose = "the file" if others is None else f"{mask.file.path.name}, the file of the snapshot states shifts"
+        notes.append(f"the step of {step:g} px is stated by {whose}")
     if num_bands is None and bands is not None and rank == 2:
         num_bands = round(bands)
     check_step(step)
@@ -284,14 +284,22 @@ def _of_camera(entry: Entry, mask: Entry) -> tuple[Entry, ...]:
     return (entry,) if mask.file is entry.file else (mask, entry)
 
 
+def _stated_shifts(sources: tuple[Entry, ...]) -> Entry | None:
+    """Those of the first file that states how the bands are displaced; None where that is a step, or none does."""
+    for one in sources:
+        if (shifts := one.beside("shifts")) is not None or number_in("step", one) is not None:
+            return shifts
+    return None
+
+
 def _replaced(entry: Entry, mask: Entry, given: ReadOptions) -> list[Note]:
     """Notes on numbers that are given where the file states others."""
     stated: dict[str, Any] = {}
     with suppress(InputError):  # what is not used may be anything
         sources = _of_camera(entry, mask)
         stated = {name: number_in(name, *sources) for name in ("step", "num_bands")}
-        if shifts := list(filter(None, (one.beside("shifts") for one in sources))):
-            steps = np.diff(stored := read_list(shifts[0]))
+        if (shifts := _stated_shifts(sources)) is not None:
+            steps = np.diff(stored := read_list(shifts))
             stated = {"step": float(steps[0]) if steps.size and not np.ptp(steps) else np.nan, "num_bands": stored.size}
     with suppress(InputError):
         stated |= vars(levels_of(entry, Levels())) | {"bit_depth": bit_depth_of(entry)}
