@@ -114,10 +114,10 @@ def test_captures_of_two_cameras_are_refused(captures, other):
 
 
 def test_dark_frames_are_subtracted_from_captures(tmp_path, captures, refined, files, monkeypatch):
-    def fitted(measurements, black_level, **_):
-        assert black_level == 0
+    def fitted(measurements, **_):
         for m, given in zip(measurements, captures, strict=True):
             np.testing.assert_allclose(m.y, given.y - 0.01, atol=1e-6)
+            assert m.black_level_left(None) == 0
         return replace(refined, names=tuple(m.source for m in measurements))
 
     monkeypatch.setattr(refined_camera, "calibrate_from_captures", fitted)

@@ -31,6 +31,7 @@ from cassi.self_calibration.elements_of_several import MaskError
 from cassi.self_calibration.found_camera import FoundCamera, read_found_mask
 from cassi.self_calibration.pose import Search, directions, fit_directions
 from cassi.self_calibration.regression import Snapshots, gather
+from cassi.self_calibration.scenes import first_frames, through
 from cassi.self_calibration.search import _accept, align, find_camera, predictions
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
@@ -432,3 +433,13 @@ def test_another_proposal_is_one_function_in_a_table(scene, mask, monkeypatch, s
     if spread:
         assert np.corrcoef(found.sensitivity[:, 0], gain[:, 0])[0, 1] > 0.9
         assert find_placed(replace(m, y=m.y * gain)).sensitivity is None, "not without mask_error"
+
+
+def test_a_black_level_is_estimated_of_those_captures_alone_that_were_read_without_one(mask, scene):
+    """What the file of one states says nothing of the next."""
+    closed = mask * (np.arange(SIZE) >= 8)
+    y = CASSI(torch.as_tensor(closed), SHIFTS).forward(torch.as_tensor(scene)).numpy()
+    for origin, taken in (({}, y.mean()), ({"black_level": 5.0}, 0), ({"dark": 5.0}, 0)):
+        m = Measurement(y=y + y.mean(), mask=closed, shifts=SHIFTS, origin=origin)
+        (left,) = first_frames(m, through(m, m.mask), None, None)
+        assert float(np.median(m.y - left.numpy())) == pytest.approx(taken, rel=0.05)

@@ -35,11 +35,7 @@ def run(args: argparse.Namespace) -> int:
     describe_measurement(args, measurements[0], many=True)
     with StepBar(refined_camera.fit_steps([m.source for m in measurements]), shown=not args.quiet) as bar:
         refined = refined_camera.calibrate_from_captures(
-            measurements,
-            black_level=None if args.black_level is None and args.dark is None else 0.0,  # reading took it off
-            seed=args.seed,
-            weights=DEFAULT if args.weights is None else args.weights,
-            progress=bar,
+            measurements, seed=args.seed, weights=DEFAULT if args.weights is None else args.weights, progress=bar
         )
     for m in measurements:
         for note in concerns_of(OF_MEASUREMENT, m):

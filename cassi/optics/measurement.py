@@ -122,6 +122,11 @@ class Measurement:
         """Number of scenes: N for a stack, else 1."""
         return self.y.shape[0] if self.y.ndim > (2 if self.shots is None else 3) else 1
 
+    def black_level_left(self, given: float | None) -> float | None:
+        """The black level to subtract, in the unit of y: none where reading took off what is given or the file states;
+        None: it is to be estimated."""
+        return 0.0 if given is None and {"black_level", "dark"} & self.origin.keys() else given
+
     @property
     def each_shot(self) -> tuple[Self, ...]:
         """The K shots as separate measurements; (self,) if there is only one."""

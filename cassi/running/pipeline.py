@@ -66,7 +66,7 @@ from cassi.running.concerns import OF_MEASUREMENT, OF_REFLECTANCE, OF_RESULT, Re
 from cassi.running.once import Once
 from cassi.running.progress import CAMERA, SIDE, WHITE, run_label
 from cassi.running.result import Reconstruction, turn_and_resample
-from cassi.running.scene import Scene, black_level_left, prepare
+from cassi.running.scene import Scene, prepare
 from cassi.running.white import Light, check_white, light_of, read_board, reflectance
 from cassi.self_calibration import search
 from cassi.self_calibration.found_camera import FoundCamera
@@ -173,7 +173,7 @@ def find_with_settings(
         weights = cast(Plan, open_files(settings).plan).learned
     return search.find_camera(
         *measurements,
-        black_level=black_level_left(measurements[0], settings),
+        black_level=settings.black_level,
         seed=settings.seed,
         dispersion=settings.camera == "align",
         mask_error=settings.quality != "fast",

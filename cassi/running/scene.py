@@ -96,13 +96,7 @@ def prepare(m: Measurement, found: FoundCamera | None, settings: Settings) -> Sc
     y = torch.as_tensor(for_kernels(m.y), device=on)
     noise = CameraNoise(m.gain, None if m.gain is None else m.read_noise)
     scene = Scene(A, y, m.wavelengths, noise, m.unit, check, measurement=replace(given, check=None), found=found)
-    return _subtract_black_level(scene, m.bad_pixels, black_level_left(m, settings), m.sensitivity)
-
-
-def black_level_left(m: Measurement, settings: Settings) -> float | None:
-    """The black level to subtract, in the unit of y: none where reading took one off that the file states; None: it is
-    to be estimated."""
-    return 0.0 if settings.black_level is None and {"black_level", "dark"} & m.origin.keys() else settings.black_level
+    return _subtract_black_level(scene, m.bad_pixels, m.black_level_left(settings.black_level), m.sensitivity)
 
 
 def prepare_camera(A: Camera, measurement: Array, settings: Settings) -> Scene:

@@ -105,7 +105,7 @@ def bad_pixels_of(m: Measurement, on: torch.device = CPU) -> torch.Tensor | None
 
 def first_frames(m: Measurement, A: Camera, bad: torch.Tensor | None, black_level: float | None) -> list[torch.Tensor]:
     """The first snapshots less their black level, 0 at bad pixels."""
-    known = A if bad is None else A.weighted((~bad).to(A.dtype))
+    known, black_level = A if bad is None else A.weighted((~bad).to(A.dtype)), m.black_level_left(black_level)
     frames = []
     for frame in m.y.reshape(-1, *m.y.shape[-2:])[:FRAMES]:
         y = torch.as_tensor(frame, dtype=torch.float32, device=A.device)

@@ -53,7 +53,7 @@ def find_camera(
 
     Args:
         measurements: with the mask and the shifts as believed.
-        black_level: subtracted, in the unit of y; estimated from the snapshots if None.
+        black_level: subtracted, in the unit of y; None: estimated from each snapshot that was read without one.
         seed: of the held-out pixels.
         dispersion: find the mask's place and the dispersion, and nothing else.
         mask_error: learn the error of the mask's elements, too.
