@@ -280,7 +280,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
     },
     "simulate": {
         "": (
-            Option("--seed", "seed of scene, mask and noise (default: 0)", value="SEED", type=whole, default=0),
+            Option("--seed", "seed of colors, mask and noise (default: 0)", value="SEED", type=whole, default=0),
             Option("--output", "measurement to write: .h5 or .hdf5", value="FILE", writes=HDF5),
             Option("--bench", "instead, a new folder of 12-bit frames of a simulated bench, for cassi calibrate, and a "
                 "snapshot; takes only --size (default: 128x128), --num-bands, --step and --seed", value="DIR"),
