@@ -55,7 +55,8 @@ class Scenes:
     def shows_mask(self) -> bool:
         """Whether the snapshot shows the mask of the camera, in bands enough to tell a scene from it."""
         m = self.measurement
-        return len(m.shifts) >= MIN_BANDS and compare_with_mask(replace(m, check=None)).matches
+        m = m if m is self.measurements[0] else replace(m, check=None)  # its own stands
+        return len(m.shifts) >= MIN_BANDS and compare_with_mask(m).matches
 
     @cached_property
     def camera(self) -> CASSI | None:
