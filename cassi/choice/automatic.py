@@ -6,8 +6,8 @@
 2. A pilot, a short run of total variation with smooth spectra, gives the spectra of the scene, in which all else is
    solved (`bases`), and a first estimate of the noise, variance = alpha y + beta, if it is unknown (`noise`).
 3. Stages: total variation, whose errors at held-out pixels give the final estimate of the noise. Then a non-local
-   prior and a network unrolled through the camera, each of which the judge accepts or rejects (`stages`, `judge`), and
-   a filter of weak coefficients by the brightness (`guided`).
+   prior and a network unrolled through the camera, in chains of which the first that the judge accepts is taken
+   (`chain`, `judge`), and a filter of weak coefficients by the brightness (`guided`).
 
 For a frame larger than 320 x 320 pixels noise and basis are chosen on a window of that size; the spectra of the scene
 are learned from the whole frame, and the stages are judged on all of it.
@@ -199,9 +199,9 @@ def run_stages(
     verdict = split.verdict(state.x) if judged else None
     last = None if settings.quality == "fast" else Guided()
     best, trials = run_chains(split, problem, state, () if watch.over else chains, watch, verdict, last)
-    state, verdict, judge = best
+    state, verdict, judged_by = best
     error = split.error(state.x.clamp(min=0)) if verdict is None else verdict.error
-    evidence = Evidence(bases, trials, error, len((judge or split).indices), settings.seed, part=None)
+    evidence = Evidence(bases, trials, error, len((judged_by or split).indices), settings.seed, part=None)
     return state, replace(plan, stages=state.stages), evidence
 
 

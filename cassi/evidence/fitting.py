@@ -21,7 +21,7 @@ from cassi.solvers.subspace_tv import subspace_tv
 
 NUM_ITERS = 60
 COMPONENTS = 16  # smooth spectral components
-NOISE = 1e-3  # standard deviation of y that is assumed where nobody knows it, in units of its mean
+NOISE = 1e-3  # standard deviation of y that each short run assumes, in units of its mean
 CHECK_EVERY = 10  # iterations between two looks at the held-out pixels
 
 
@@ -34,7 +34,7 @@ class Fit(NamedTuple):
 
     @property
     def variance(self) -> Tensor:
-        """Of the snapshot, like y."""
+        """Of the noise of the snapshot, like y."""
         return self.noise.variance(self.split.y)
 
     def verdict(self, variance: Tensor) -> Verdict:

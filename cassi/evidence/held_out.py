@@ -74,9 +74,9 @@ class Split:
     def with_blocks(cls, A: Camera, y: Tensor, seed: int) -> Self:
         """Hold out pixels, some of them in blocks of 3 x 3, so that centers of these may judge cubes (`fair_to`).
 
-        A small frame has more blocks, `MIN_CENTERS` of them, or, where these were too large a part of it, none. Single
-        pixels lie apart from blocks: what is beside one is predicted worse, and of a snapshot without noise a few such
-        errors would be most of the noise.
+        A small frame has a larger share in blocks, for `MIN_CENTERS` of them; where that were too much of it, none.
+        Single pixels lie apart from blocks: what is beside one is predicted worse, and of a snapshot without noise a
+        few such errors would be most of the noise.
         """
         lit = A.majorizer() > 0
         share = max(HELD_OUT / 2 / HELD_OUT_BLOCK**2, MIN_CENTERS / max(1, int(lit.sum())))

@@ -28,7 +28,7 @@ class Verdict:
     """Errors at held-out pixels and the mask's imprint, of one candidate."""
 
     error: float  # |y - Phi x| / |y| at the held-out pixels
-    squared: Tensor  # (y - Phi x)^2 there, (n,) float64; where noise is known, relative to it, less errors of the mask
+    squared: Tensor  # there, (n,) float64: e^2; with noise v known, (e less errors of the mask)^2 / (v + mean(v))
     imprint: float | None = None  # see `cassi.optics.imprint`; None where unknown
     spread: float = 0.0  # of these errors, relative to the mask's greatest transmission
 
@@ -43,7 +43,7 @@ def z(new: Tensor, old: Tensor, *, allowance: float = 0.0, weight: Tensor | None
     """Compute by how many standard errors `new` is better than `old` with errors larger by `allowance`.
 
     Args:
-        new, old: squared errors at the same places, (n,).
+        new, old: squared errors, or other values of which less is better, at the same places, (n,).
         allowance: a; negative if the errors must fall by that share.
         weight: of each place, (n,) > 0; equal if None.
 

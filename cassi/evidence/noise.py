@@ -69,7 +69,7 @@ class NoiseModel:
 
 
 def fit_noise(split: Split, squared: Tensor) -> NoiseModel:
-    """Fit alpha and beta to a cube's squared errors at the held-out pixels: noise, and the error of the cube.
+    """Fit alpha and beta to a cube's squared errors at the judged pixels: noise, and the error of the cube.
 
     Through the means of the dark and of the bright half; beta keeps at least a tenth of the dark half's mean: no camera
     is without noise in the dark.

@@ -253,7 +253,8 @@ def _padded(matrix: Array) -> Array:
 def _multiply(a: Array, x: Array, add: bool, out: Array) -> None:
     """out = a x, or out += a x, for a of `_padded`: 4 x 4 of its elements at a time stay in registers.
 
-    Products as small as these take a third of the time of BLAS, which copies its operands first.
+    x and out have as many rows, of which those added hold finite numbers. For 28 bands and 10 spectra it takes half to
+    a third of the time of BLAS, which copies its operands first.
     """
     for left in range(0, x.shape[1], _COLUMNS):
         right = min(left + _COLUMNS, x.shape[1])
@@ -329,7 +330,7 @@ def _step_multiplier(x: Array, u: Array, b: int, step: float, top: int) -> None:
 def _change_row(
     back: Array, x: Array, basis: Array, mask: Array, offsets: Array, i: int, old: Array, z_new: Array
 ) -> None:  # fmt: skip
-    """z_new = old + B (x + Phi^T back), in row i."""
+    """z_new = old + B (x + Phi^T back), in row i; old and x are overwritten."""
     width = mask.shape[3]
     for c in range(len(offsets)):
         band = c if mask.shape[1] > 1 else 0
@@ -342,7 +343,7 @@ def _change_row(
 
 @jit
 def _back_row(back: Array, y: Array, y_z: Array, e: Array, gamma: Array, omega: Array, w: Array) -> None:
-    """r = y - w y_z;  e = gamma (e + r);  back = w omega (e + r), in one row of the detector."""
+    """y_z = w y_z;  r = y - y_z;  e = gamma (e + r);  back = w omega (e + r), in one row of the detector."""
     if w.size:
         for j in range(y.size):
             y_z[j] *= w[j]
@@ -358,7 +359,7 @@ def _back_row(back: Array, y: Array, y_z: Array, e: Array, gamma: Array, omega: 
 @inline
 def _blocks(z: Array, columns: Array) -> tuple[Array, Array]:
     """Room for z in a block of rows, which would have left the cache by then, and its spectra."""
-    bands, components = columns.shape
+    bands, components = columns.shape  # as `_padded`
     rows = max(1, _SPECTRA // (bands * z.shape[3] * z.itemsize))
     return np.zeros((rows, components, z.shape[3]), z.dtype), np.zeros((rows, bands, z.shape[3]), z.dtype)
 
@@ -392,7 +393,8 @@ def _subspace_gram(
     stop: int
 ) -> None:  # fmt: skip
     height, width = mask.shape[2:]
-    bands, components = columns.shape
+    """out = w Phi B^T (S B) Phi^T w p, a block of rows at a time."""
+    bands, components = columns.shape  # as `_padded`
     x = np.zeros((max(1, _SPECTRA // (bands * width * p.itemsize)), bands, width), p.dtype)
     z, back = np.zeros((components, width), p.dtype), np.empty(p.shape[2], p.dtype)
     first = start

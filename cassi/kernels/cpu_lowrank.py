@@ -115,7 +115,7 @@ def _gather(image: Array, places: Array, patch: int, x: Array, mean: Array) -> N
 
 
 @jit
-def _multiply(x: Array, matrix: Array, out: Array) -> None:
+def _times(x: Array, matrix: Array, out: Array) -> None:
     """out = x matrix, a block of rows at a time."""
     rows = max(1, BLAS_ALONE // matrix.size)
     for top in range(0, len(x), rows):
@@ -172,7 +172,7 @@ def _filters(
             continue
         _gather(image, groups[g], patch, x, mean)
         components = rotated[: m * pixels * kept].reshape(m * pixels, kept)
-        _multiply(x, basis[g][:, bands - kept :].copy(), components)
+        _times(x, basis[g][:, bands - kept :].copy(), components)
         for k in range(kept):
             for a in range(m):
                 for j in range(pixels):
@@ -190,7 +190,8 @@ def _filters(
 
 @jit
 def _contract(flat: Array, corner: int, row: int, vector: Array, out: Array) -> None:
-    """out = sum_k vector_k x_k over a window of an image x (H, W, K), given as a line of numbers."""
+    """out = sum_k vector_k x_k over a window of an image x (H, W, K), which is a line of numbers, `row` for each row of
+    pixels; the window begins at its number `corner`."""
     K = np.uint64(vector.size)
     for i in range(np.uint64(out.shape[0])):
         start = np.uint64(corner) + i * np.uint64(row)
@@ -214,7 +215,10 @@ def _expand(values: Array, corner: int, row: int, vector: Array, flat: Array) ->
 
 @jit
 def _filter_window(window: Array, places: Array, kernel: Array, x: Array, mean: Array, filtered: Array) -> None:
-    """Replace a window by the sum of its patches, minus their mean, filtered and put back; `places` are of pixels."""
+    """Replace a window by the sum of its patches, minus their mean, filtered and put back.
+
+    `places` are of their pixels in the window, (m p^2,); x, mean and filtered are work space.
+    """
     m, pixels = x.shape
     values, line, result = window.reshape(window.size), x.reshape(x.size), filtered.reshape(x.size)
     for n in range(np.uint64(x.size)):
@@ -240,9 +244,9 @@ def _filtered(
 ) -> None:  # fmt: skip
     """Of each part: the sum of mean + (patch - mean) filtered over its patches.
 
-    Half of the groups or more hold nothing but their mean. The patches of a group overlap: some 150 pixels hold the 800
-    of 32 patches, so a component is computed in the window around them. Unsigned indices need no test for negative
-    ones, which would take as long as the short loops over a line.
+    Half of the groups or more hold nothing but their mean. The patches of a group overlap, so a component is computed
+    in the window around them: some 230 pixels (at most 625) in place of 800 in 32 patches. Unsigned indices need no
+    test for negative ones, which would take as long as the short loops over a line.
     """
     height, width, bands = image.shape
     m, pixels, side = groups.shape[1], patch * patch, patch * bands

@@ -1,15 +1,15 @@
 """The way from a measurement to a result, the same for one snapshot, a folder, a sequence or a frame in tiles.
 
-    m = load(...) or a reader of files           bytes or arrays to a `Measurement`              arguments.py
-    settings = open_files(settings)              what they name is read                          arguments.py
-    m = check(m)                                 compare snapshot and mask, look for faults      concerns.py
-    scene = prepare_scene(m)                     search for the camera, put both on the device   scene.py
-    outcomes = solve_frames(scene)               choose and solve                                cassi/choice
-    result = assemble(scene, outcomes)           the cube, its residual, its camera              result.py
-    result = divide_by_white(result)             where there is a white reference                white.py
-    result = turn_and_resample(result)           turned, at other wavelengths                     result.py
-    result = explain(result)                     what speaks against the result                  concerns.py
-    write_result(path, result)                   the file                                        result.py
+    m = load(...) or a reader of files           bytes or arrays to a `Measurement`              in arguments.py
+    settings = open_files(settings)              what they name is read                          in arguments.py
+    m = check(m)                                 compare snapshot and mask, look for faults      helpers in concerns.py
+    scene = prepare_scene(m)                     search for the camera, put both on the device   helpers in scene.py
+    outcomes = solve_frames(scene)               choose and solve                                in cassi/choice
+    result = assemble(scene, outcomes)           the cube, its residual, its camera              helpers in result.py
+    result = divide_by_white(result)             where there is a white reference                helpers in white.py
+    result = turn_and_resample(result)           turned, at other wavelengths                    in result.py
+    result = explain(result)                     what speaks against the result                  helpers in concerns.py
+    write_result(path, result)                   the file                                        in result.py
 
 Whole frames, tiles, frames of a sequence and photographs differ in `solve_frames` alone; the cube of tiles lies in a
 file. Everything that is inferred or doubted on the way is among the notes of the result's measurement, in this order.

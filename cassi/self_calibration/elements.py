@@ -50,7 +50,7 @@ def correct_elements(scenes: Scenes, report: Report) -> FoundCamera:
         return replace(found, mask_error=learned)
     most = max(MAX_TRANSMISSION, float(m.mask.max()))
     corrected = np.clip(m.mask + learned.error.numpy(), 0, most).astype(m.mask.dtype)
-    sensitivity = m.sensitivity
+    sensitivity = found.sensitivity
     if learned.gain is not None:
-        sensitivity = (1 + learned.gain.numpy()) * (1 if sensitivity is None else sensitivity)
+        sensitivity = (1 + learned.gain.numpy()) * (1 if m.sensitivity is None else m.sensitivity)
     return replace(found, mask=corrected, shifts=m.shifts, sensitivity=sensitivity, accepted=True, mask_error=learned)

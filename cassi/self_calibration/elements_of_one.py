@@ -69,19 +69,16 @@ def learn_from_one(
 
     split, x = smooth_cube(split)
     before = after = split.verdict(x, imprint=False)
-    found = _explain(split, A.mask, x)
-    if not found.likely:
+    first = _explain(split, A.mask, x)
+    if not first.likely:
         return MaskError(
-            torch.zeros_like(found.error), None, False, (found.explained,), sure=found.sure, reason=UNLIKELY
+            torch.zeros_like(first.error), None, False, (first.explained,), sure=first.sure, reason=UNLIKELY
         )
-    first = found
     for k in range(ROUNDS):
         report((k + 1) / (ROUNDS + 1))
+        found = _explain(split, A.mask, x) if k else first
         here, x = smooth_cube(_through(split, A, found.error, after.spread), x)
         after = here.verdict(x, imprint=False)
-        error, spread = found.error, found.spread
-        if k + 1 < ROUNDS:
-            found = _explain(split, A.mask, x)
     gained = found.sure + z(_without_texture(here, A.mask, x), first.without_texture)
     accepted = found.likely and gained >= EVEN
     worse = "a corrected mask predicts held-out pixels worse"
@@ -89,8 +86,9 @@ def learn_from_one(
     left = max(MASK_ERROR, after.spread) if accepted else None
     explained, errors = (first.explained, found.explained), ((before.error, after.error),)
     return MaskError(
-        error, None, accepted, explained, errors=errors, spread=spread, left=left, sure=found.sure, reason=reason
-    )
+        found.error, None, accepted, explained, errors=errors, spread=found.spread, left=left, sure=found.sure,
+        reason=reason,
+    )  # fmt: skip
 
 
 class _Explained(NamedTuple):

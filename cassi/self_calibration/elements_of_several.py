@@ -61,7 +61,8 @@ class MaskError:
         error: e, to be added to the mask where it is accepted: of all bands (H, W), or of each (C, H, W).
         gain: g, (H, W'), by which detector pixels exceed the usual sensitivity, likewise; None where that explains
             nothing, or of a single capture.
-        accepted: whether detector pixels that no fit has seen are predicted better with that of the first round.
+        accepted: whether detector pixels that no fit has seen are predicted better with that of the first round; the
+            second, which `error` is of where it explains enough, is not judged again.
         explained: share of the variance of kept residuals that it explains, a number for each round.
         growth: that share by the number of captures fitted to, (number, share); whether more would explain more.
         errors: held-out error of short reconstructions, (captures, 2): as given, and corrected.
@@ -167,6 +168,7 @@ def learn_mask_error(
 
     # judge it
     after = [split.verdict(x, imprint=False) for split, x in zip(corrected, cubes, strict=True)]
+    # better at all suffices: that errors explain as much of pixels no fit has seen was required before
     sure = z(joined(after).squared, joined(before).squared)
     accepted = sure > EVEN
 

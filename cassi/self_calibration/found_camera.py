@@ -31,7 +31,7 @@ class FoundCamera:
         model: what was found; exact where the camera was left as given.
         accepted: whether that explains the snapshots clearly better.
         errors: held-out error of a short reconstruction with the camera as given and as found; None where none was run.
-        reason: why it was not looked for, in words; empty where it was.
+        reason: why it was not looked for, or refused though it predicts better, in words; else empty.
         dispersion: by how much that of the snapshots is larger than the one given, as a share of it.
         remainders: by how much the bands of a cube lie to the right of where they belong [pixel], see `register`.
         left_out: (H, W') bool, detector pixels that light reaches through elements beyond the mask's picture, and
@@ -140,8 +140,9 @@ class FoundCamera:
         if self.corrected is not None:
             by = float(self.corrected.error.std()) / float(self.mask.max())
             words.append(f"its elements corrected by {by:.1%}{f' with {self.network}' if self.network else ''}")
-            if (gain := self.corrected.gain) is not None:
-                words.append(f"the sensitivity of detector pixels by {float(gain.std()):.1%}")
+        gain = self.sensitivity if self.corrected is None else self.corrected.gain
+        if gain is not None:
+            words.append(f"the sensitivity of detector pixels by {float(gain.std()):.1%}")
         return words
 
     @property

@@ -70,8 +70,10 @@ class Scenes:
 
     @cached_property
     def snapshots(self) -> list[torch.Tensor]:
-        """The first frames of each measurement, 0 at bad pixels."""
-        return [y for m in self.measurements for y in first_frames(m, *self._built, self.black_level)]
+        """The first frames of each measurement, divided by the sensitivity found so far, 0 at bad pixels."""
+        camera, bad = self._built
+        each = [self.found.in_place(m) for m in self.measurements]
+        return [y for m in each for y in first_frames(m, camera, bad, self.black_level)]
 
     @cached_property
     def _built(self) -> tuple[Shot, torch.Tensor | None]:

@@ -26,7 +26,7 @@ from cassi.self_calibration.scenes import CPU, Report, Scenes, bad_pixels_of, fi
 from cassi.self_calibration.trials import Trials, judge, simplified
 from cassi.types import PathLike
 
-SHARE = 0.5  # of the time for the mask's place, then for its error; in the former, of the search, then of trials
+SHARE = 0.5  # of the progress: the pose, then proposals; of the pose, the search, then trials
 # What may be wrong with a camera whose mask is in place, in the order in which it is looked for. Each is a function
 # f(scenes, report) -> FoundCamera, which returns `scenes.found` itself where nothing better is believed.
 PROPOSALS: tuple[Callable[[Scenes, Report], FoundCamera], ...] = (leave_out_defects, correct_elements)
@@ -56,7 +56,7 @@ def find_camera(
         black_level: subtracted, in the unit of y; None: estimated from each snapshot that was read without one.
         seed: of the held-out pixels.
         dispersion: find the mask's place and the dispersion, and nothing else.
-        mask_error: learn the error of the mask's elements, too.
+        mask_error: learn the error of the mask's elements, too; all other proposals are made in any case.
         weights: of the network that this uses, by name, as a file, or loaded; None: total variation alone, which finds
             fewer errors.
         device: of the short reconstructions; the model is fitted on the CPU.
@@ -72,7 +72,7 @@ def find_camera(
     if not measurements:
         raise ValueError("no measurement given to find the camera from; give one at least")
     report(0.0)
-    proposals = () if dispersion else PROPOSALS if mask_error else (leave_out_defects,)
+    proposals = () if dispersion else [one for one in PROPOSALS if mask_error or one is not correct_elements]
     whole = SHARE if mask_error and not dispersion else 1
     found = _find_pose(measurements, black_level, seed, dispersion, device, lambda share: report(share * whole))
     scenes = Scenes(found, measurements, black_level, seed, as_prior(weights) if mask_error else None, device)
