@@ -31,7 +31,7 @@ from cassi.self_calibration.elements_of_several import MaskError
 from cassi.self_calibration.found_camera import FoundCamera, read_found_mask
 from cassi.self_calibration.pose import Search, directions, fit_directions
 from cassi.self_calibration.regression import Snapshots, gather
-from cassi.self_calibration.scenes import first_frames, through
+from cassi.self_calibration.scenes import CPU, Scenes, first_frames, through
 from cassi.self_calibration.search import _accept, align, find_camera, predictions
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
@@ -444,3 +444,14 @@ def test_a_black_level_is_estimated_of_those_captures_alone_that_were_read_witho
         m = Measurement(y=y + y.mean(), mask=closed, shifts=SHIFTS, origin=origin)
         (left,) = first_frames(m, through(m, m.mask), None, None)
         assert float(np.median(m.y - left.numpy())) == pytest.approx(taken, rel=0.05)
+
+
+def test_a_proposal_sees_the_snapshots_through_the_camera_believed_so_far(mask, scene):
+    """Divided by the sensitivity that one before it found, whatever the file states."""
+    y = CASSI(torch.as_tensor(mask), SHIFTS).forward(torch.as_tensor(scene)).numpy()
+    m = Measurement(y=y, mask=mask, shifts=SHIFTS)
+    even = 1 + 0.1 * np.random.default_rng(0).random(y.shape).astype(np.float32)
+    found = replace(FoundCamera.as_given(m), sensitivity=even)
+    for stated in (None, 2 * even):
+        (seen,) = Scenes(found, [replace(m, sensitivity=stated)], 0.0, 0, None, CPU).snapshots
+        np.testing.assert_allclose(seen.numpy(), y / even, rtol=1e-6)

@@ -73,9 +73,10 @@ def find_camera(
         raise ValueError("no measurement given to find the camera from; give one at least")
     report(0.0)
     proposals = () if dispersion else [one for one in PROPOSALS if mask_error or one is not correct_elements]
-    whole = SHARE if mask_error and not dispersion else 1
+    learns = correct_elements in proposals
+    whole = SHARE if learns else 1
     found = _find_pose(measurements, black_level, seed, dispersion, device, lambda share: report(share * whole))
-    scenes = Scenes(found, measurements, black_level, seed, as_prior(weights) if mask_error else None, device)
+    scenes = Scenes(found, measurements, black_level, seed, as_prior(weights) if learns else None, device)
     for propose in proposals:
         if scenes.camera is None:
             break
