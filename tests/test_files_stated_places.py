@@ -149,6 +149,8 @@ def test_files_with_levels_of_their_own_share_a_unit(tmp_path):
                       ((2, files[0]), (2, files[1]), (1, files[0])))  # fmt: skip
     assert np.allclose(first.y, others[0].y) and first.unit == others[0].unit and np.allclose(others[1].y, y / 1023)
     levels = shared_levels(files, ReadOptions())
+    assert "as all of these files" in " ".join(first.notes) and "floats" not in " ".join(first.notes)
+    assert "floats" in " ".join(read_measurement(files[0], levels=levels).notes)
     assert levels.counts_per_unit == 1 and np.allclose(read_measurement(files[0], levels=levels).y, y)
     signed = save(tmp_path / "s.h5", y=y.astype(np.int16) - 9, mask=MASK, of={"black_level": 0})
     assert np.allclose(read_measurement(signed).y * 1023, y - 9.0, atol=1e-3)

@@ -162,8 +162,7 @@ def plan_counts(
     unit = f"fraction of full scale ({full:g} counts)" if levels.counts_per_unit is None else f"{scale:g} counts"
     source = "" if bit_depth else f", bit depth {'stated by the file' if bits else 'guessed from the maximum'}"
     if levels.full_scale is not None:
-        alone = levels.counts_per_unit is None
-        source = ", as all of these files" if alone else ", that of the floats in the other files"
+        source = ", that of the floats in the other files" if scale == 1 else ", as all of these files"
     note = f"counts scaled to y = (counts - {black:g}) / {scale:g}, unit: {unit}{source}"
     return Counts(black, scale, full if saturation is None else saturation, unit, Note(note, "counts"))
 
