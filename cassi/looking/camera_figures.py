@@ -78,10 +78,11 @@ def displacement(camera: RefinedCamera) -> Figure:
     figure, places = plots(max(size[0], 2.5) + 0.9, size[1] + 0.9, columns=2)
     fields = [(polynomial(model.right, x, y, t), polynomial(model.down, x, y, t)) for t in (bands[0], bands[-1])]
     longest = max(0.05, *(float(np.hypot(right, down).max()) for right, down in fields))
+    side = "width" if width < height else "height"  # along which the arrows are closest
     for axes, (right, down), title in zip(places, fields, ("first band", "last band"), strict=True):
         arrows = axes.quiver(
             columns, rows, np.broadcast_to(right, columns.shape), np.broadcast_to(down, rows.shape), color=PALETTE[0],
-            angles="xy", scale=longest * ARROWS, width=0.004,
+            angles="xy", scale=1.5 * longest * ARROWS, scale_units=side, width=0.004,
         )  # fmt: skip
         axes.quiverkey(arrows, 0.78, 1.04, longest, f"{longest:.2f} px", labelpos="E", fontproperties={"size": 8})
         axes.set(xlim=(-width * 0.08, width * 1.08), ylim=(height * 1.08, -height * 0.08))
