@@ -86,6 +86,17 @@ def test_a_mask_that_is_given_brings_the_shifts_of_its_camera(tmp_path, stated):
     assert any("states shifts" in note for note in of_step.notes) == ("shifts" in stated)
 
 
+def test_a_mask_that_is_given_brings_the_sensitivity_of_its_camera(tmp_path):
+    """A refined camera's is the product of what a snapshot's file states with what was learned."""
+    own, refined = 1 + np.random.default_rng(0).random((2, *Y.shape)).astype(np.float32)
+    path = save(tmp_path / "y.h5", y=Y, mask=MASK, sensitivity=own)
+    for name, theirs, expected in (("a", refined, refined), ("b", refined[:, 1:], own), ("c", None, own)):
+        more = {} if theirs is None else {"sensitivity": theirs}
+        m = read_measurement(path, mask=save(tmp_path / f"{name}.h5", mask=MASK, **more))
+        assert np.array_equal(m.sensitivity, expected)
+        assert any(f"of {'a' if expected is refined else 'y'}.h5" in note for note in m.notes)
+
+
 def test_every_group_of_a_file_is_heard(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["run/y"], file["run/mask"] = COUNTS, MASK

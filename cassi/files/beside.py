@@ -54,13 +54,16 @@ def read_bad_pixels(sources: Sources, given: PathLike | None, size: tuple[int, .
 def read_sensitivity(
     sources: Sources, size: tuple[int, ...], notes: list[str]
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """The sensitivity of each pixel, or for each frame, if one of the files has it, and the pixels that have none."""
-    for entry, stored in images_beside("sensitivity", sources, size):
+    """The sensitivity of each pixel, or for each frame, if one of the files has it, and the pixels that have none.
+
+    A mask that is given brings it, too: that of a refined camera holds what the snapshots stated.
+    """
+    for entry, stored in images_beside("sensitivity", dict(reversed(sources.items())), size):
         if stored.shape[-2:] != size or stored.ndim > 3:
             notes.append(f"'{entry.name}' {entry.shape} is not that of the detector's pixels {size}: not used")
-            break
+            continue
         values = np.asarray(stored, dtype=np.float32)
-        notes.append("the light is divided by the sensitivity of each detector pixel")
+        notes.append(f"the light is divided by the sensitivity of each detector pixel, of {entry.file.path.name}")
         dead = ~(np.isfinite(values) & (values > 0))
         if dead.any():
             notes.append(f"treated as bad: {counted(np.count_nonzero(dead), 'pixel')} without sensitivity")
