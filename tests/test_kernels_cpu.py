@@ -66,6 +66,20 @@ def test_nothing_is_compiled_after_the_warming_up():
         assert dtype == torch.float64 or signatures() == before
 
 
+@pytest.mark.parametrize("shots", [1, 2])
+def test_what_is_not_a_number_stays_in_its_row(shots):
+    """Though blocks of rows share their buffers, which 8 rows of these fill."""
+    one = CASSI(random(20, 1000, seed=1).abs(), tuple(range(5)))
+    A, B = one if shots == 1 else MultiShot([one, one]), smooth_basis(5, 3).float()
+    y = A.forward(random(*A.cube_shape, seed=2).abs())
+    y[..., 0, 3] = math.nan
+    z_new, step = torch.empty(3, 20, 1000), A.fused_step(y, B, torch.ones_like(y), torch.ones_like(y), 0.3)
+    assert step is not None
+    step(torch.zeros_like(z_new), z_new, e=torch.zeros_like(y), u=torch.zeros(A.cube_shape), y_z=torch.empty_like(y))
+    for found in (z_new, A.subspace_gram(y, B, B)):
+        assert found.isnan().any(-1).view(-1, 20).any(0).nonzero().tolist() == [[0]]
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 11, 12, 13, 100])
 def test_ranges_cover_every_index_once(count, three_threads):
     done = np.zeros(count, dtype=int)

@@ -58,7 +58,7 @@ def read_sensitivity(
 
     A mask that is given brings it, too: that of a refined camera holds what the snapshots stated.
     """
-    for entry, stored in images_beside("sensitivity", dict(reversed(sources.items())), size):
+    for entry, stored in images_beside("sensitivity", dict(reversed(list(sources.items()))), size):
         if stored.shape[-2:] != size or stored.ndim > 3:
             notes.append(f"'{entry.name}' {entry.shape} is not that of the detector's pixels {size}: not used")
             continue

@@ -288,6 +288,7 @@ def _spectra(z: Array, columns: Array, top: int, old: Array, x: Array) -> None:
     for k in range(len(z)):
         for r in range(len(old)):
             _copy(z[k, top + r], old[r, k])
+    old[:, len(z) :] = 0  # what `_padded` added, where 0 times NaN of the rows before would stay
     for r in range(len(old)):
         _multiply(columns, old[r], False, x[r])
 
@@ -408,6 +409,7 @@ def _subspace_gram(
                 _set_product(back, back, weights[i])
             for c in range(len(offsets)):
                 _set_product(x[r, c], back[offsets[c] : offsets[c] + width], mask[0, c if mask.shape[1] > 1 else 0, i])
+            x[r, len(offsets) :] = 0  # as in `_spectra`
             _multiply(scaled[b], x[r], False, z)
             _multiply(columns, z, False, x[r])
         _see(x[:count], mask, offsets, top, out[b : b + 1])
