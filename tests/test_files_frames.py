@@ -89,7 +89,7 @@ def test_files_of_folders_patterns_and_lists(tmp_path):
     def names(*arguments):
         return [path.stem for path in find_files(*arguments)]
 
-    assert names(tmp_path, mask) == ["frame1", "frame2", "frame10"]
+    assert names(tmp_path, mask) == names(tmp_path, [], mask) == ["frame1", "frame2", "frame10"]
     assert names([tmp_path / "frame10.npy", tmp_path], mask)[:3] == ["frame10", "frame1", "frame2"]
     assert names(tmp_path / "frame1*.npy") == ["frame1", "frame10"]
     assert names(tmp_path / "frame1_cube.npy") == ["frame1_cube"]  # named alone it is meant
@@ -100,6 +100,8 @@ def test_files_of_folders_patterns_and_lists(tmp_path):
     write_arrays(tmp_path / "calibration.h5", {"mask": masks}, attributes={"kind": "cassi calibration"})
     write_arrays(tmp_path / "snapshot.h5", {"measurement": image, "mask": image})
     (tmp_path / "broken.h5").write_bytes(b"x")
+    both = [tmp_path / "snapshot.h5", tmp_path / "broken.h5"]  # of all snapshots the mask is that of one
+    assert names(tmp_path / "*.h5", [], both) == ["snapshot"] and names(tmp_path / "*.h5", both[:1]) == ["broken"]
     assert names(tmp_path / "*.h5") == ["broken", "snapshot"] and names(tmp_path / "camera.h5") == ["camera"]
     assert sorted(["a10b2", "a9b30", "a10b1", "A2"], key=natural) == ["A2", "a9b30", "a10b1", "a10b2"]
 

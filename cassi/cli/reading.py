@@ -116,8 +116,8 @@ def make_task(args: argparse.Namespace, files: Sequence[str]) -> Task:
     check("reconstruct", args, [SHOTS] * (shots > 1) + [MANY] * many)
     names = [files[0]]
     if many or shots > 1:  # of one shot in the order of the numbers in their names
-        others = [*args.mask, *args.calibration, *filter(None, [args.bad_pixels, args.dark])]
-        names = [str(file) for file in find_files(files, others)]
+        others = [*filter(None, [args.bad_pixels, args.dark])]
+        names = [str(file) for file in find_files(files, others, [*args.mask, *args.calibration])]
     settings = _settings(args)
     read = _reading(args, settings, names, shots, together=many or shots > 1)
     alone = len(files) == 1 and names == list(files)

@@ -57,7 +57,8 @@ def _captures(args: argparse.Namespace) -> list[Measurement]:
     levels = Levels(**values_for(Levels, args))
     options = ReadOptions(**values_for(ReadOptions, args), levels=levels)
     check("refine", args)
-    given = find_files(args.measurement, [name for name in (args.mask, args.bad_pixels, args.dark) if name])
+    others = [*filter(None, [args.bad_pixels, args.dark])]
+    given = find_files(args.measurement, others, [args.mask] if args.mask else [])
     files = list({file.resolve(): file for file in given}.values())
     check_files("refine", args, files)
     options = replace(options, levels=shared_levels(files, options))

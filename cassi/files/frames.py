@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from cassi.errors import InputError
-from cassi.files.container import number_in
+from cassi.files.container import number_in, role_of
 from cassi.files.layout import ends, is_found_camera
 from cassi.files.opening import SUFFIXES, open_container
 from cassi.files.options import Levels, ReadOptions
@@ -30,11 +30,13 @@ def natural(path: PathLike) -> list[tuple[str, int]]:
     return [(text, int(number)) for text, number in zip(parts[::2], [*parts[1::2], "-1"], strict=True)]
 
 
-def find_files(source: PathLike | Sequence[PathLike], leave_out: Sequence[PathLike] = ()) -> list[Path]:
+def find_files(
+    source: PathLike | Sequence[PathLike], leave_out: Sequence[PathLike] = (), masks: Sequence[PathLike] = ()
+) -> list[Path]:
     """The files of a folder, a pattern such as "run/*.tif", a name or a list of names, in natural order.
 
-    Hidden files, those in `leave_out` (masks), and what the program has written of others (results, by their name too,
-    cameras, calibrations) are skipped, unless a single file is named.
+    Hidden files, those in `leave_out`, `masks` that hold no snapshot beside theirs, and what the program has written of
+    others (results, by their name too, cameras, calibrations) are skipped, unless a single file is named.
 
     Raises:
         InputError: no files.
@@ -43,13 +45,21 @@ def find_files(source: PathLike | Sequence[PathLike], leave_out: Sequence[PathLi
     files = [file for one in sources for file in _list_files(Path(one))]
     if len(sources) == len(files) == 1 and Path(sources[0]) == files[0]:
         return files
-    excluded = {Path(name).resolve() for name in leave_out}
-    files = [file for file in files if file.resolve() not in excluded]
+    excluded, of_masks = ({Path(name).resolve() for name in names} for names in (leave_out, masks))
+    files = [one for one in files if one.resolve() not in excluded]
+    files = [one for one in files if one.resolve() not in of_masks or _holds_snapshot(one)]
     files = [file for file in files if not (file.name.startswith(".") or _is_written(file))]
     if not files:
         expected = f"expected files ending in {', '.join(sorted(SUFFIXES))}"
         raise InputError(f"{', '.join(map(str, sources))}: no measurement files found, {expected}")
     return files
+
+
+def _holds_snapshot(mask: Path) -> bool:
+    """Whether the file of a mask names a snapshot, too."""
+    with suppress(InputError):
+        return {"measurement", "mask"} <= {role_of(entry) for entry in open_container(mask).entries}
+    return False
 
 
 def _is_written(file: Path) -> bool:
