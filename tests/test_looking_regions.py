@@ -83,9 +83,10 @@ def test_files_that_hold_no_region(tmp_path, text):
 
 def test_a_table_of_spectra():
     data = ReportData(CUBE, wavelengths=NM, uncertainty=CUBE / 10, unit="counts")
-    spectra = [spectrum_of(data, TRIANGLE), spectrum_of(data, Region.at("2,3"))]
+    spectra = [spectrum_of(data, one) for one in (TRIANGLE, Region.at("2,3"), TRIANGLE, Region.at("leaf=1,1"))]
     rows = list(csv.reader(io.StringIO(table_of(spectra))))
     assert rows[0][:3] == ["wavelength [nm]", "leaf (40 px) mean [counts]", "leaf (40 px) std [counts]"]
     assert rows[0][4] == "row 2, column 3 (1 px) mean [counts]"
+    assert (rows[0][7], rows[0][10]) == ("leaf #2 (40 px) mean [counts]", "leaf #3 (1 px) mean [counts]")
     assert [float(row[0]) for row in rows[1:]] == NM.tolist()
     np.testing.assert_allclose([float(row[3]) for row in rows[1:]], spectra[0].error, rtol=1e-6)

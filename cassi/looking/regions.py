@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,6 +177,8 @@ def write_regions(path: PathLike, regions: Iterable[Region], *, overwrite: bool 
 def table_of(spectra: Sequence[RegionSpectrum], beside: Sequence[Mapping[str, np.ndarray]] = ()) -> str:
     """Spectra as CSV with one line per band: mean, std and error bar of each region, with pixels and unit.
 
+    Regions of one name are numbered, from the second on.
+
     Args:
         spectra: of one or several cubes with the same bands.
         beside: further columns (C,) of each by their names; NaN stays empty.
@@ -183,7 +186,7 @@ def table_of(spectra: Sequence[RegionSpectrum], beside: Sequence[Mapping[str, np
     Raises:
         InputError: spectra of other bands than the first.
     """
-    first, file = spectra[0], io.StringIO()
+    first, file, times = spectra[0], io.StringIO(), Counter[str]()
     table = csv.writer(file, lineterminator="\n")
     columns: list[Sequence[object]] = [[band_name(first.wavelengths, k) for k in range(len(first.mean))]]
     heads = ["band"]
@@ -193,10 +196,12 @@ def table_of(spectra: Sequence[RegionSpectrum], beside: Sequence[Mapping[str, np
         if not same_values(spectrum.wavelengths, first.wavelengths) or len(spectrum.mean) != len(first.mean):
             names = f"{spectrum.region.name} and {first.region.name}"
             raise InputError(f"{names} have different bands; write a table of each")
+        times[own := spectrum.region.name] += 1
+        name = own if times[own] == 1 else f"{own} #{times[own]}"
         known = {"mean": spectrum.mean, "std": spectrum.std, "error bar": spectrum.error, **more}
         for what, values in known.items():
             if values is not None:
-                heads.append(f"{spectrum.region.name} ({spectrum.num_pixels} px) {what} [{value_label(spectrum.unit)}]")
+                heads.append(f"{name} ({spectrum.num_pixels} px) {what} [{value_label(spectrum.unit)}]")
                 columns.append(["" if np.isnan(value) else f"{value:.7g}" for value in values])
     table.writerow(heads)
     table.writerows(zip(*columns, strict=True))
