@@ -215,7 +215,7 @@ def test_best_adapts_where_there_is_a_network(case):
     later = Learned(turn=2), NonLocal(0.5, 12), Learned(turn=3), chains[0][4]
     assert Adapt(1.0, 60).after(None) == later
     fast = default_stages(case.shot.A, Settings(quality="fast", weights=case.problem.learned))
-    assert fast[0] == Tv(100) and fast[1][0] == (NonLocal(1.0, 12), Learned(), NonLocal(0.25, 24, 16.0))
+    assert fast[0] == Tv(150) and fast[1][0] == (NonLocal(1.0, 12), Learned(), NonLocal(0.25, 24, 16.0))
     assert all(Adapt not in chain and Learned not in chain for chain in names[3:])
     assert not any(Views in chain for chain in names[3:])
     for quality in ("fast", "default", "best"):

@@ -18,6 +18,7 @@ from cassi.choice.adaptation import Adapt
 from cassi.choice.guided import Guided
 from cassi.choice.mirrors import VIEWS, Views, end_views, in_views, run_stage
 from cassi.choice.stages import (
+    FAST_TV_ITERS,
     NOISE_FACTOR_ITERS,
     NOISE_FACTORS,
     PATCH,
@@ -86,7 +87,7 @@ def default_stages(A: Camera, settings: Settings) -> tuple[Tv, tuple[Chain, ...]
     first, network, second, again, last = alternating_stages(strength)
     chain: Chain = (first, network, second, again, last) if A.num_shots == 1 else (second, network, last)
     fast = settings.quality == "fast"
-    if fast:  # half as long: one network, shorter runs, and a noise factor that is not chosen
+    if fast:  # one network, shorter runs, and a noise factor that is not chosen
         chain = (*chain[:2], replace(cast(NonLocal, last), num_iters=2 * SHORT_ITERS, noise=NOISE_FACTORS[0]))
     if settings.prior == "tv" or min(A.cube_shape[1:]) < PATCH:
         chain = ()
@@ -98,7 +99,7 @@ def default_stages(A: Camera, settings: Settings) -> tuple[Tv, tuple[Chain, ...]
         chains.insert(0, (Views(views), *chain, Views(1)) if chain else ())
     if settings.quality == "best" and Learned() in chain:
         chains.insert(0, (*chain, Adapt(strength, ADAPT_STEPS, views)))
-    first_tv = Tv(MOSAIC_ITERS if isinstance(A, Mosaic) else TV_ITERS // (2 if fast else 1))
+    first_tv = Tv(MOSAIC_ITERS if isinstance(A, Mosaic) else FAST_TV_ITERS if fast else TV_ITERS)
     return first_tv, tuple(dict.fromkeys(filter(None, chains)))
 
 
