@@ -185,8 +185,10 @@ def test_spectra_that_rise_steeply_are_no_displaced_mask():
         (lambda mask: mask, lambda mask: ndimage.gaussian_filter(mask, 0.7), {"blur": (-0.7, 0.4)}),
         (lambda mask: (0.4 * mask.mean() + 0.6 * mask).clip(0), lambda mask: mask, {"contrast": (0.6, 0.08)}),
         (lambda mask: (1.4 * mask - 0.4 * mask.mean()).clip(0), lambda mask: mask, {"contrast": (1.4, 0.15)}),
+        # a short reconstruction sees nothing of it: less than half a standard error
+        (lambda mask: 0.2 * mask.mean() + 0.8 * mask, lambda mask: mask, {"contrast": (0.8, 0.05)}),
     ],
-    ids=["blurred", "sharper than its picture", "weaker", "deeper"],
+    ids=["blurred", "sharper than its picture", "weaker", "deeper", "a little weaker"],
 )
 def test_sharpness_and_contrast_are_found(scene, mask, changed, picture, found):
     camera = find_placed(photographed(scene, changed(mask), picture(mask), electrons=1e6))
@@ -215,11 +217,18 @@ def test_a_camera_that_the_snapshot_does_not_show_is_not_taken(scene, monkeypatc
     assert not found.accepted and found.model.contrast == 1
     monkeypatch.setattr("cassi.self_calibration.search.find_model", lambda *_: SHARPENED)
     monkeypatch.setattr("cassi.self_calibration.search.refine_pose", lambda search, model, mask: model)
-    monkeypatch.setattr("cassi.self_calibration.search.is_better", lambda *_: True)
+    monkeypatch.setattr("cassi.self_calibration.search.not_worse", lambda *_: True)
     found = find_camera(photographed(scene, theirs, ours))
     assert not found.accepted and "shows neither the mask as given nor another" in found.message
     assert np.array_equal(found.mask, ours) and found.left_out is None
     assert find_placed(photographed(scene, moved(ours, dx=1.0, dy=-1.0), ours)).accepted
+
+
+def test_a_camera_that_predicts_worse_is_not_taken(scene, mask, monkeypatch):
+    monkeypatch.setattr(search, "find_model", lambda *_: CameraModel(down={"1": 1.0}, right={"1": 1.0}))
+    monkeypatch.setattr(search, "refine_pose", lambda search, model, mask: model)
+    found = find_placed(photographed(scene, mask, mask))
+    assert not found.accepted and found.errors[1] > found.errors[0] and "predicts worse" in found.message
 
 
 @pytest.mark.parametrize("fineness", [1.0, 3.0])

@@ -108,7 +108,7 @@ class FoundCamera:
                 return f"The camera was taken as given: {self.reason}."
             if self.errors is None:
                 return "The camera was taken as given: nothing else fits the snapshot better."
-            return "The camera was taken as given: another fits the mask's pattern better, but predicts no better."
+            return "The camera was taken as given: another fits the mask's pattern better, but predicts worse."
         before, after = self.errors or (0.0, 0.0) if self.corrected is None else self.corrected.mean_errors
         trial = f"in a short trial its held-out error is {after:.2%}, that of the camera as given {before:.2%}"
         return f"Camera found from the snapshot: {', '.join(self.findings)}; {trial}."
