@@ -185,7 +185,7 @@ def test_spectra_that_rise_steeply_are_no_displaced_mask():
         (lambda mask: mask, lambda mask: ndimage.gaussian_filter(mask, 0.7), {"blur": (-0.7, 0.4)}),
         (lambda mask: (0.4 * mask.mean() + 0.6 * mask).clip(0), lambda mask: mask, {"contrast": (0.6, 0.08)}),
         (lambda mask: (1.4 * mask - 0.4 * mask.mean()).clip(0), lambda mask: mask, {"contrast": (1.4, 0.15)}),
-        # a short reconstruction sees nothing of it: less than half a standard error
+        # a short reconstruction sees little of it: 1.4 standard errors
         (lambda mask: 0.2 * mask.mean() + 0.8 * mask, lambda mask: mask, {"contrast": (0.8, 0.05)}),
     ],
     ids=["blurred", "sharper than its picture", "weaker", "deeper", "a little weaker"],
