@@ -69,7 +69,7 @@ def test_errors_are_judged_relative_to_the_noise():
     plain = Split.of(A, y, 0, 0.5)
     known = plain.knowing(variance)
     v = variance.flatten()[known.indices].double()
-    torch.testing.assert_close(known.squares(y - A.forward(x)), 0.01 / v, rtol=1e-5, atol=0)
+    torch.testing.assert_close(known.squares_over_noise(y - A.forward(x)), 0.01 / v, rtol=1e-5, atol=0)
     left, *_ = known.without_mask_error(known.misfit_model(x))
     torch.testing.assert_close(known.verdict(x).squared, left * v / (v + v.mean()))
     torch.testing.assert_close(plain.verdict(x).squared, torch.full_like(v, 0.01), rtol=1e-5, atol=0)

@@ -188,7 +188,7 @@ class Split:
         best = int(squares.sum(1).argmin())
         return squares[best], spreads[best], left[0]
 
-    def squares(self, misfit: Tensor) -> Tensor:
+    def squares_over_noise(self, misfit: Tensor) -> Tensor:
         """Squares of misfits (..., *y.shape) at the judged pixels, in units of the noise, (..., n)."""
         return self._at_judged(misfit).square() * self.precision
 

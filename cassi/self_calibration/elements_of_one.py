@@ -6,8 +6,9 @@ therefore explained by both,
 
     r = y - Phi x = E e' + n,    e' = e + m t,    e ~ N(0, s^2),   t ~ N(0, tau^2),    P = kappa^2 + m^2,  s = kappa tau
 
-(`cassi.evidence.misfit`), and detector pixels that are held out choose kappa and tau. The mask is corrected where they
-are predicted better with s > 0 than by texture alone. Its part of e' is the mean e = kappa^2 / P e'.
+(`cassi.evidence.misfit`, whose s is tau here), and detector pixels that are held out choose kappa and tau. The mask is
+corrected where they are predicted better with s > 0 than by texture alone. Its part of e' is the mean
+e = kappa^2 / P e'.
 
 With the mask so corrected a better cube is found, from its own spectra, and with that a better e.
 """
@@ -125,13 +126,18 @@ def _explain(split: Split, mask: Tensor, x: Tensor) -> _Explained:
             possible = torch.maximum(e, -m)
             errors[kappa, tau] = possible * top
             misfits.append(model.r - model.image(both - e + possible))
-        squares |= {(kappa, tau): left for tau, left in zip(spreads, split.squares(torch.stack(misfits)), strict=True)}
+        squares |= {
+            (kappa, tau): left
+            for tau, left in zip(spreads, split.squares_over_noise(torch.stack(misfits)), strict=True)
+        }
     best = min(squares.values(), key=lambda left: float(left.sum()))
     texture = min((left for (kappa, _), left in squares.items() if kappa == 0), key=lambda left: float(left.sum()))
     likely = [of for of, left in squares.items() if z(left, best) >= NOT_WORSE]
     kappa, tau = of = min(likely, key=lambda of: (of[0] * of[1], float(squares[of].sum())))
-    plain = split.squares(split.y - split.A.forward(x)).sum()
-    expected = split.squares(replace(cast(CASSI, split.A), mask_error=kappa * tau).mask_error_variance(x).sqrt()).sum()
+    plain = split.squares_over_noise(split.y - split.A.forward(x)).sum()
+    expected = split.squares_over_noise(
+        replace(cast(CASSI, split.A), mask_error=kappa * tau).mask_error_variance(x).sqrt()
+    ).sum()
     explained = 1 - float(squares[of].sum() / plain)
     return _Explained(errors[of], kappa * tau, z(best, texture), explained, float(expected / plain), texture)
 
