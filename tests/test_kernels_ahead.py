@@ -125,3 +125,15 @@ def test_a_run_finds_what_the_process_compiled(tmp_path, monkeypatch):
     ahead.compile_beside.cache_clear()
     assert ahead.compile_beside() is None
     subprocess.run([sys.executable, "-c", RUN], check=True, timeout=600)
+
+
+def test_machine_code_that_is_found_by_its_source_counts_as_compiled(tmp_path, monkeypatch, torch_threads):
+    """A checkout makes sources younger than what is compiled of them, and numba compiles nothing again."""
+    torch_threads(1)
+    monkeypatch.setattr(ahead, "cache_folder", lambda: str(tmp_path))
+    for name in ahead.LAST:
+        (tmp_path / f"{name}-1.nbi").touch()
+        os.utime(tmp_path / f"{name}-1.nbi", (0, 0))
+    assert not any(ahead._is_compiled(tmp_path, name) for name in ahead.LAST)
+    ahead.compile_last()
+    assert all(ahead._is_compiled(tmp_path, name) for name in ahead.LAST)
