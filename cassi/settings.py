@@ -295,8 +295,8 @@ class Settings:
     """"auto": subspace TV, a non-local prior and a network, everything chosen from held-out pixels; "subspace":
     subspace TV with settings of your own, for clean data; "least-squares", "gap-tv", "admm-tv", "fista-tv"."""
     quality: Quality | str = setting(
-        "default", "fast: about half the time, some 0.5 dB worse, corrects no single mask elements; best: much more time, "
-        "with the network trained on this snapshot",
+        "default", "fast: about half the time, some 0.5 dB worse, corrects no single mask elements; best: much more "
+        "time, with the network trained on this snapshot",
         "--quality", choices=QUALITIES, needs=AUTO,
     )  # fmt: skip
     views: int | None = setting(
